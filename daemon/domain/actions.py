@@ -1,0 +1,84 @@
+"""What a plan may hold: one value for each command to a host, with the ground it was decided on.
+
+Made by `daemon.planner`, carried out by `daemon.execute`, refused by `stoker-host` when the ground changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from daemon.domain.observation import ProcessId
+from daemon.domain.status import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGround:
+    """A unit as it was when a verb on it was decided: refused when either differs at the time of the verb."""
+
+    invocation_id: str
+    active_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutUnit:
+    """Write a unit file and the gate's manifest, reload systemd, check that nothing waits for a reload.
+
+    `ground_sha256` is the file's present hash, "" when it must not exist. `path` is where the text goes.
+    """
+
+    unit: str
+    path: str
+    text: str
+    gate: str
+    ground_sha256: str
+    why: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveUnit:
+    """Remove a unit file (or our drop-in) and its gate manifest, reload systemd. The unit must be inactive."""
+
+    unit: str
+    path: str
+    ground_sha256: str
+    why: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class UnitVerb:
+    """start, stop or restart (all `--no-block`), enable or disable one unit; start and restart reset its failures."""
+
+    unit: str
+    verb: Literal["start", "stop", "restart", "enable", "disable"]
+    ground: UnitGround
+    why: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One signal to processes proven to be orphans; `cgroup` of each is checked again on the host with its start."""
+
+    signal: Literal["TERM", "KILL", "CONT"]
+    targets: tuple[ProcessId, ...]
+    why: str
+    reason: Reason
+
+
+Action = PutUnit | RemoveUnit | UnitVerb | Signal
+
+
+def kind_of(action: Action) -> str:
+    """The action's name in metrics and events: put-unit, remove-unit, unit-start, …, signal-term."""
+    match action:
+        case PutUnit():
+            return "put-unit"
+        case RemoveUnit():
+            return "remove-unit"
+        case UnitVerb():
+            return f"unit-{action.verb}"
+        case Signal():
+            return f"signal-{action.signal.lower()}"
