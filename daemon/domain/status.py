@@ -16,6 +16,10 @@ SPEC_CONDITIONS = ("Ready", "Available", "Loaded", "Progressing", "Drifted", "St
 class Reason(StrEnum):
     """Every reason Stoker gives, one enum. Spelled as in the field cases where those name one."""
 
+    # a declared object: made, changed, gone
+    CREATED = "Created"
+    CONFIGURED = "Configured"
+    DELETED = "Deleted"
     # all is well
     OK = "OK"
     GENERATED = "Generated"

@@ -1,0 +1,135 @@
+"""Transactions: one writer connection, a few readers, changes told after the commit.
+
+Base of `Store`; the other files of this package give `_read` and `_write` their bodies. A body is a plain function
+over a Core connection and must be short: it holds the file's only write lock.
+
+Cancellation: waiting for a turn can be cancelled and then nothing happened. Once a transaction began it runs to its end
+whoever is cancelled, so a cancelled or timed-out write has *maybe* committed: the caller reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from daemon.domain.errors import StoreError
+from daemon.store.files import BUSY_TIMEOUT_S
+from daemon.store.rows import Change, Kind, What
+from daemon.store.subscription import Subscription
+
+T = TypeVar("T")
+READERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tx:
+    """One write transaction; `changed` is told to listeners only if it commits."""
+
+    connection: Connection
+    changes: list[Change] = field(default_factory=list)
+
+    def changed(self, kind: Kind | None, name: str, what: What) -> None:
+        self.changes.append(Change(kind, name, what))
+
+
+class Database:
+    """The file, open. Made by `Store.open` only."""
+
+    def __init__(self, path: Path, uid: str, new_id: Callable[[], str], max_events: int) -> None:
+        self.path = path
+        self.uid = uid
+        self._new_id = new_id
+        self._max_events = max_events
+        self._writer = _engine(path, "BEGIN IMMEDIATE", 1)
+        self._reader = _engine(path, "BEGIN", READERS, "PRAGMA query_only=ON")
+        self._turn = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READERS)
+        self._listeners: set[Subscription] = set()
+        self._closed = False
+
+    def subscribe(self) -> Subscription:
+        """Changes committed by this process from entering it on: `with store.subscribe() as changes: async for …`."""
+        return Subscription(self._listeners)
+
+    async def close(self) -> None:
+        """Wait for what runs, then let go of the file. May be called twice."""
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        self._closed = True
+        async with self._turn:
+            await self._writer.dispose()
+        for _ in range(READERS):
+            await self._reading.acquire()
+        await self._reader.dispose()
+        for _ in range(READERS):
+            self._reading.release()
+
+    # In both, the shielded task is held by whatever it waits for, and frees the turn itself: its caller may be gone.
+
+    async def _read(self, body: Callable[[Connection], T]) -> T:
+        await self._reading.acquire()
+        return await asyncio.shield(self._look(body))
+
+    async def _write(self, body: Callable[[Tx], T]) -> T:
+        await self._turn.acquire()
+        return await asyncio.shield(self._commit(body))
+
+    async def _look(self, body: Callable[[Connection], T]) -> T:
+        try:
+            self._check_open()
+            async with self._reader.begin() as connection:
+                return await connection.run_sync(body)
+        except DBAPIError as err:
+            raise self._failed(err) from err
+        finally:
+            self._reading.release()
+
+    async def _commit(self, body: Callable[[Tx], T]) -> T:
+        try:
+            self._check_open()
+            changes: list[Change] = []
+            async with self._writer.begin() as connection:
+                result = await connection.run_sync(lambda plain: body(Tx(plain, changes)))
+            for listener in tuple(self._listeners):
+                listener.publish(changes)
+            return result
+        except DBAPIError as err:
+            raise self._failed(err) from err
+        finally:
+            self._turn.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
+
+    def _failed(self, err: DBAPIError) -> StoreError:
+        hint = "; check who else has the file open" if "locked" in str(err.orig) else "; check the disk and the file"
+        return StoreError(f"{self.path}: {err.orig}{hint}")
+
+
+def _engine(path: Path, begin: str, size: int, *pragmas: str) -> AsyncEngine:
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{path}", pool_size=size, max_overflow=0, connect_args={"timeout": BUSY_TIMEOUT_S}
+    )
+
+    def connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # sqlite3 would begin by itself, late and deferred: we begin, see below
+        cursor = connection.cursor()
+        for pragma in ("PRAGMA foreign_keys=ON", "PRAGMA synchronous=FULL", *pragmas):
+            cursor.execute(pragma)
+        cursor.close()
+
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine.sync_engine, "connect", connected)
+    event.listen(engine.sync_engine, "begin", begun)
+    return engine
