@@ -1,0 +1,75 @@
+"""Hosts: what is declared of them, and the two things a person asks of one: doctor and takeover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from api.bodies import document_of
+from api.routes.objects import actor_of, declared, listed, put, shown
+from api.schemas import parse_host
+from api.seams import context_of
+from daemon.domain.errors import Conflict
+from daemon.planner.admission import admit_host, admit_host_deletion
+
+router = APIRouter(tags=["hosts"])
+
+
+@router.get("/hosts")
+async def list_hosts(request: Request, labelSelector: str = "") -> dict[str, Any]:
+    """All hosts, by name. `labelSelector`: `rack=r1,tier=gold`, all must hold."""
+    return await listed(context_of(request), "Host", labelSelector)
+
+
+@router.get("/hosts/{name}")
+async def get_host(request: Request, name: str) -> dict[str, Any]:
+    """One host: declaration, conditions, and the plan that would run or runs."""
+    return await shown(context_of(request), "Host", name)
+
+
+@router.put("/hosts/{name}")
+async def put_host(request: Request, name: str) -> JSONResponse:
+    """Declare a host. A new one is in mode observe unless it says otherwise: looked at, never changed."""
+    context = context_of(request)
+    manifest = parse_host(await document_of(request))
+    answer, _ = await put(
+        context, request, name, manifest, lambda all_: admit_host(name, manifest.spec, all_.hosts, all_.specs)
+    )
+    context.hands.poke(name)
+    return answer
+
+
+@router.delete("/hosts/{name}")
+async def delete_host(request: Request, name: str) -> Response:
+    """Forget a host on which no spec is placed. Nothing is changed on it."""
+    context = context_of(request)
+    async with context.admission:
+        item = await context.store.get("Host", name)
+        all_ = await declared(context)
+        if problems := admit_host_deletion(name, all_.hosts, {**all_.leaving, **all_.specs}):
+            raise Conflict("; ".join(map(str, problems)))
+        await context.store.delete("Host", name, context.now(), actor=actor_of(request))
+        await context.store.finish_delete("Host", item.uid, now=context.now())
+    context.hands.poke(name)
+    return Response(status_code=204)
+
+
+@router.post("/hosts/{name}/takeover")
+async def take_host_over(request: Request, name: str) -> dict[str, Any]:
+    """Take the host's fence whoever holds it: for a person who knows that the other daemon or store is gone."""
+    context = context_of(request)
+    await context.store.get("Host", name)
+    result = await context.hands.takeover(name, actor=actor_of(request))
+    context.hands.poke(name)
+    return result
+
+
+@router.post("/hosts/{name}/doctor")
+async def examine_host(request: Request, name: str) -> dict[str, Any]:
+    """Each thing a host needs: whether it is there, and what to do where it is not. Changes nothing."""
+    context = context_of(request)
+    await context.store.get("Host", name)
+    return {"host": name, "checks": list(await context.hands.doctor(name))}
