@@ -11,6 +11,8 @@ from typing import Literal
 from daemon.domain.observation import ProcessId
 from daemon.domain.status import Reason
 
+Verb = Literal["start", "stop", "restart", "enable", "disable"]
+
 
 @dataclass(frozen=True, slots=True)
 class UnitGround:
@@ -52,7 +54,7 @@ class UnitVerb:
     """start, stop or restart (all `--no-block`), enable or disable one unit; start and restart reset its failures."""
 
     unit: str
-    verb: Literal["start", "stop", "restart", "enable", "disable"]
+    verb: Verb
     ground: UnitGround
     why: str
     reason: Reason

@@ -213,11 +213,11 @@ class Observation:
     units: tuple[Unit, ...] | Unknown
     other_units: tuple[tuple[str, str], ...] | Unknown
     sessions: tuple[Session, ...] | Unknown
-    fence: Fence | None | Unknown
-    hold: str | None | Unknown
+    fence: Fence | Unknown | None
+    hold: str | Unknown | None
     warnings: tuple[Unknown, ...] = ()
 
-    def unit(self, name: str) -> Unit | None | Unknown:
+    def unit(self, name: str) -> Unit | Unknown | None:
         """The unit of that name, None when the look did not ask for it, Unknown when units are unknown."""
         if isinstance(self.units, Unknown):
             return self.units

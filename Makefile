@@ -1,0 +1,42 @@
+# make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
+# make hosts  the real test hosts: needs root and systemd-container
+# make show M=NAME  the tests with that pytest marker, root ones included
+# make bench  the figures
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+
+.PHONY: test hosts show bench lint lock
+
+$(STAMP): requirements.txt pyproject.toml
+	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	echo '$(CURDIR)' > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stoker.pth"
+	printf '#!%s\nfrom api.cli import main\nmain()\n' '$(CURDIR)/$(PY)' > $(VENV)/bin/stoker
+	chmod 755 $(VENV)/bin/stoker
+	touch $@
+
+test: $(STAMP)
+	$(PY) -m pytest -q -m "not hosts and not bench"
+
+hosts: $(STAMP)
+	@test "$$(id -u)" = 0 && command -v systemd-nspawn debootstrap >/dev/null || \
+	  { echo "make hosts needs root and the packages systemd-container and debootstrap" >&2; exit 1; }
+	$(PY) -m pytest -q -m hosts
+
+show: $(STAMP)
+	$(PY) -m pytest -q -m "$(M)"
+
+bench: $(STAMP)
+	$(PY) -m pytest -q -s -m bench
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+lock:
+	uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-header --universal \
+	  --python-version 3.11 -o requirements.txt

@@ -1,0 +1,340 @@
+"""Sources, queue, workers: which host is looked at when, by whom. Decides nothing about a host itself.
+
+Two sources put host names on the queue: committed changes of the store, and timers (each host's period, with jitter).
+One `TaskGroup` holds everything; the broad catch of the worker's edge is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from daemon.doctor import examine
+from daemon.domain.errors import StokerError, TransportError, VerbFailed
+from daemon.domain.host import HostSpec
+from daemon.domain.observation import Fence, ProcessId, Unknown
+from daemon.domain.status import Event, Reason
+from daemon.domain.text import duration_s
+from daemon.install import ensure_helper
+from daemon.lease import take_fence
+from daemon.memory import HostMemory
+from daemon.metrics import ConditionSample, HostSample, Metrics, Sample
+from daemon.planner.holders import Holders
+from daemon.planner.world import Desired, ProbeFact, StrayFact
+from daemon.ready import Prober
+from daemon.reconcile import Limits, Pass, Reconciler
+from daemon.record import end_deletion
+from daemon.settings import Settings, monotonic, wall_clock
+from daemon.ssh import Road, Roads, SshSettings
+from daemon.store import Store
+from daemon.verbs import Asks
+from daemon.workqueue import WorkQueue
+
+log = structlog.get_logger("stoker")
+HELPER_CHECKED_S = 300.0
+
+
+class Controller:
+    """The running daemon below the API. `run` ends when cancelled; `poke` and the seams may be called meanwhile."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        roads: Roads | None = None,
+        clock: Callable[[], float] = monotonic,
+        wall: Callable[[], datetime] = wall_clock,
+    ) -> None:
+        self._store = store
+        self._hosts: dict[str, HostSpec] = {}
+        self._roads = roads or Roads(_ssh_settings(settings), self._hosts.get)
+        self._settings = settings
+        self._clock = clock
+        self._wall = wall
+        self._memories: dict[str, HostMemory] = {}
+        self._helpers: dict[str, tuple[HostSpec, float]] = {}
+        self._conditions: tuple[ConditionSample, ...] = ()
+        self._queue: WorkQueue[str] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._fence: Fence | None = None
+        self.metrics = Metrics(self._sample)
+
+    async def run(self) -> None:
+        """Begin a run of this store and reconcile its hosts until cancelled."""
+        self._fence = await self._store.begin_run(self._wall())
+        self._queue = WorkQueue(asyncio.get_running_loop(), random.random)
+        reconciler = Reconciler(
+            self._store,
+            self._road_to,
+            self.metrics,
+            self._fence,
+            self._clock,
+            self._wall,
+            Limits(self._settings.look_timeout_s, self._settings.look_timeout_s, self._settings.reconcile_limit_s),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._watch_store())
+                for _ in range(self._settings.workers):
+                    group.create_task(self._work(reconciler))
+        finally:
+            self._group = None
+            await self._roads.close()
+
+    def ready(self) -> bool:
+        """Whether workers run."""
+        return self._group is not None
+
+    def poke(self, host_name: str) -> None:
+        """Look at that host now."""
+        if self._queue is not None:
+            self._queue.add(host_name)
+
+    async def takeover(self, host_name: str, *, actor: str) -> dict[str, Any]:
+        """A person's word that this store's daemon may act on the host: swap its fence, and confirm its identity."""
+        host = await self._store.get("Host", host_name)
+        memory = self._memories.get(host_name)
+        if self._fence is None or memory is None or memory.look is None or isinstance(memory.look, Unknown):
+            raise TransportError(Reason.NOT_OBSERVED_YET, f"{host_name} has not been seen whole yet; try again")
+        look = memory.look
+        if isinstance(look.fence, Unknown):
+            raise VerbFailed(1, f"the fence on {host_name} could not be read: {look.fence.detail}")
+        uuids = () if isinstance(look.gpus, Unknown) else tuple(gpu.uuid for gpu in look.gpus)
+        identity = look.identity
+        await self._store.note_identity(
+            host.uid, identity.machine_id, identity.container, uuids, self._wall(), replace=True
+        )
+        road = await self._road_to(host_name, HostSpec.model_validate(host.spec))
+        refused = None if look.fence == self._fence else await take_fence(road, look.fence, self._fence)
+        if refused is not None:
+            raise VerbFailed(1, f"{host_name} refused the takeover: {refused}")
+        said = Event(Reason.OK, f"{actor} took {host_name} over", "Host", host_name, action="takeover", result="ok")
+        await self._store.add_event(said, self._wall())
+        self.poke(host_name)
+        before = None if look.fence is None else asdict(look.fence)
+        return {"host": host_name, "before": before, "now": asdict(self._fence)}
+
+    async def doctor(self, host_name: str) -> Sequence[dict[str, Any]]:
+        """Each thing the host needs: ok, or what to do."""
+        host = await self._store.get("Host", host_name)
+        spec = HostSpec.model_validate(host.spec)
+        checks = await examine(self._roads.road(host_name, spec), spec)
+        return [{"name": c.name, "ok": c.ok, "found": c.message, "remedy": c.remedy} for c in checks]
+
+    async def _road_to(self, name: str, spec: HostSpec) -> Road:
+        """The road with a current helper: looked at again every five minutes, and after every change of the host."""
+        road = self._roads.road(name, spec)
+        checked = self._helpers.get(name)
+        if checked is None or checked[0] != spec or self._clock() - checked[1] > HELPER_CHECKED_S:
+            await ensure_helper(road, spec, auto=self._settings.helper_auto_install)
+            self._helpers[name] = (spec, self._clock())
+        return road
+
+    async def _watch_store(self) -> None:
+        """Committed changes become host names; the first round takes every host."""
+        with self._store.subscribe() as changes:
+            await self._refresh_conditions()
+            await self._poke_all()
+            await self._end_empty_deletions()
+            async for change in changes:
+                if change.what == "status":
+                    continue
+                if change.kind == "Host":
+                    self.poke(change.name)
+                elif change.kind is None:
+                    await self._poke_all()
+                else:
+                    await self._poke_hosts_of(change.name)
+
+    async def _poke_all(self) -> None:
+        for host in await self._store.list("Host"):
+            self.poke(host.name)
+
+    async def _poke_hosts_of(self, spec_name: str) -> None:
+        """The hosts where the spec is declared or has an instance; all of them once the spec is gone."""
+        found = await self._store.find("ServingSpec", spec_name)
+        if found is None:
+            await self._poke_all()
+            return
+        if await end_deletion(self._store, found.uid, self._wall()):
+            return
+        hosts = {row.host for row in await self._store.instances(spec_uid=found.uid)}
+        places = [found.spec.get("placement"), *(r.get("placement") for r in found.spec.get("roles", {}).values())]
+        hosts |= {place["host"] for place in places if place}
+        for host in hosts:
+            self.poke(host)
+
+    async def _end_empty_deletions(self) -> None:
+        for spec in await self._store.list("ServingSpec"):
+            await end_deletion(self._store, spec.uid, self._wall())
+
+    async def _work(self, reconciler: Reconciler) -> None:
+        queue = self._queue
+        assert queue is not None
+        while (name := await queue.get()) is not None:
+            try:
+                await self._once(reconciler, queue, name)
+            finally:
+                queue.done(name)
+
+    async def _once(self, reconciler: Reconciler, queue: WorkQueue[str], name: str) -> None:
+        """One pass and its next time; whatever it raises is an event and a back-off, never the end of the worker."""
+        memory = self._memories.setdefault(name, HostMemory())
+        began = self._clock()
+        try:
+            done = await reconciler.reconcile(name, memory)
+        except Exception as error:
+            self.metrics.reconciles.labels("failed").inc()
+            log.exception("reconcile failed", host=name)
+            await self._say_failed(name, error)
+            queue.add_rate_limited(name)
+            return
+        finally:
+            self.metrics.reconcile_seconds.observe(self._clock() - began)
+        await self._refresh_conditions()
+        if done is None:
+            await self._forget(name)
+            return
+        self._next(queue, name, memory, done)
+
+    def _next(self, queue: WorkQueue[str], name: str, memory: HostMemory, done: Pass) -> None:
+        if isinstance(done.world.observation, Unknown):
+            self.metrics.reconciles.labels("unreachable").inc()
+            self._helpers.pop(name, None)
+            queue.add_rate_limited(name)
+            return
+        self.metrics.reconciles.labels("ok").inc()
+        queue.forget(name)
+        period = duration_s(done.world.host.period) * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, no secret
+        queue.add_after(name, period if done.wake_in_s is None else min(done.wake_in_s, period))
+        if done.road is not None:
+            self._ask_engines(name, memory, done, done.road)
+
+    async def _say_failed(self, name: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        event = Event(Reason.RECONCILE_FAILED, text[:1000], "Host", name, severity="Warning")
+        try:
+            await self._store.add_event(event, self._wall())
+        except StokerError:
+            log.exception("event not stored", host=name)
+
+    async def _forget(self, name: str) -> None:
+        self._memories.pop(name, None)
+        self._helpers.pop(name, None)
+        if self._queue is not None:
+            self._queue.drop(name)
+        self._hosts.pop(name, None)
+        self._roads.forget(name)
+
+    def _ask_engines(self, name: str, memory: HostMemory, done: Pass, road: Asks) -> None:
+        """Start the probes this pass wants; one for each instance and stray at a time."""
+        prober = Prober(road)
+        by_unit = {desired.unit: desired for desired in done.world.desired}
+        for wanted in done.plan.probes:
+            if wanted.unit not in memory.probing and self._group is not None:
+                memory.probing.add(wanted.unit)
+                self._spawn(self._generate(name, memory, prober, by_unit[wanted.unit], wanted.invocation))
+        for question in done.plan.questions:
+            if question.process not in memory.asking:
+                memory.asking.add(question.process)
+                self._spawn(self._ask_serves(name, memory, prober, question.process, question.ports))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()
+        else:
+            self._group.create_task(work)
+
+    async def _generate(self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str) -> None:
+        """One generation as a task of its own; its result is a fact for the next pass."""
+        try:
+            ok, reason, message = await prober.generate(desired, invocation)
+            before = memory.probes.get(desired.unit)
+            same = before is not None and before.invocation == invocation
+            failures = 0 if ok else (before.failures if same and before is not None else 0) + 1
+            memory.probes[desired.unit] = ProbeFact(invocation, self._clock(), ok, reason, message, failures)
+            if ok:
+                await self._note_ready(name, memory, desired, invocation)
+        except StokerError as error:
+            log.warning("probe not recorded", host=name, unit=desired.unit, error=str(error))
+        finally:
+            memory.probing.discard(desired.unit)
+            self.poke(name)
+
+    async def _note_ready(self, name: str, memory: HostMemory, desired: Desired, invocation: str) -> None:
+        """Store the generation with its invocation, and close the recovery that it ends."""
+        since = memory.down_since.pop(desired.unit, None)
+        if since is not None:
+            self.metrics.recovery_seconds.observe(self._clock() - since)
+        one = desired.declared
+        for row in await self._store.instances(name, one.spec_uid):
+            if row.role == one.role and row.ready_invocation_id != invocation:
+                now = self._wall()
+                await self._store.put_instance(
+                    replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
+                )
+
+    async def _ask_serves(
+        self, name: str, memory: HostMemory, prober: Prober, process: ProcessId, ports: tuple[int, ...]
+    ) -> None:
+        try:
+            serves = await prober.serves(ports)
+            fact = memory.strays.get(process)
+            if fact is not None and serves is not None:
+                memory.strays[process] = StrayFact(fact.first_seen_s, fact.term_at_s, fact.kill_at_s, serves)
+        finally:
+            memory.asking.discard(process)
+            self.poke(name)
+
+    async def _refresh_conditions(self) -> None:
+        """The conditions as the next scrape shows them."""
+        found: list[ConditionSample] = []
+        for host in await self._store.list("Host"):
+            self._hosts[host.name] = HostSpec.model_validate(host.spec)
+            if (said := await self._store.status("Host", host.uid)) is not None:
+                found += [ConditionSample("Host", host.name, c.type, c.status) for c in said.conditions]
+        for spec in await self._store.list("ServingSpec"):
+            if (said := await self._store.status("ServingSpec", spec.uid)) is not None:
+                found += [ConditionSample("ServingSpec", spec.name, c.type, c.status) for c in said.conditions]
+        self._conditions = tuple(found)
+
+    def _sample(self) -> Sample:
+        return Sample([self._host_sample(n, m) for n, m in sorted(self._memories.items())], self._conditions)
+
+    def _host_sample(self, name: str, memory: HostMemory) -> HostSample:
+        age = None if memory.looked_at_s is None else self._clock() - memory.looked_at_s
+        plan, world = memory.plan, memory.world
+        strays: dict[str, int] = {}
+        drift: list[tuple[str, str, str]] = []
+        if plan is not None and world is not None:
+            units = {d.unit: d.declared.spec_name for d in world.desired}
+            drift = [(units.get(d.unit, ""), d.layer, d.field) for d in plan.drift]
+            if isinstance(plan.holders, Holders):
+                strays["ghost"] = len(plan.holders.ghosts)
+                for holder in plan.holders.all:
+                    kind = "defunct" if holder.process.state == "Z" else holder.ownership.owner
+                    strays[kind] = strays.get(kind, 0) + 1
+        up = memory.look is not None and not isinstance(memory.look, Unknown)
+        return HostSample(name, up, age, tuple(sorted(strays.items())), tuple(drift))
+
+
+
+
+def _ssh_settings(settings: Settings) -> SshSettings:
+    return SshSettings(
+        identity=settings.ssh_identity,
+        agent=os.environ.get("SSH_AUTH_SOCK") if settings.ssh_agent else None,
+        known_hosts=settings.ssh_known_hosts,
+        accept_unknown_host_keys=settings.accept_unknown_host_keys,
+        connect_timeout_s=settings.connect_timeout_s,
+        login_timeout_s=settings.login_timeout_s,
+    )

@@ -1,0 +1,72 @@
+"""Carries out a plan, one action after the other, each fenced and on its ground; stops at the first that does not work.
+
+Every action, refusal and failure becomes an event with its evidence (law 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb, kind_of
+from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
+from daemon.domain.observation import Fence
+from daemon.probes.report import Answer
+from daemon.verbs import Asks, ask, fence_text
+
+Result = Literal["ok", "refused", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How one action ended. `unknown`: the road broke, it may have had its effect; the next look tells."""
+
+    action: Action
+    result: Result
+    evidence: str = ""
+    reason: str = ""
+
+
+async def execute(road: Asks, action: Action, fence: Fence, boot_id: str, timeout_s: float) -> Done:
+    """One action. Never raises for what the host or the road did."""
+    lines = [("fence", fence_text(fence)), ("boot", boot_id), *_lines(action)]
+    body, gate = (action.text.encode(), action.gate.encode()) if isinstance(action, PutUnit) else (b"", b"")
+    try:
+        answer = await ask(road, _verb(action), lines, timeout_s=timeout_s, body=body, gate=gate)
+    except VerbRefused as refused:
+        return Done(action, "refused", refused.message, refused.reason)
+    except VerbFailed as failed:
+        return Done(action, "failed", f"exit status {failed.exit_status}: {failed.evidence}")
+    except TransportError as error:
+        result: Result = "unknown" if error.maybe_done else "failed"
+        return Done(action, result, error.message, error.reason)
+    return Done(action, "ok", _evidence(answer))
+
+
+def _verb(action: Action) -> str:
+    return "signal" if isinstance(action, Signal) else kind_of(action)
+
+
+def _lines(action: Action) -> Iterable[tuple[str, str]]:
+    match action:
+        case PutUnit():
+            yield "unit", action.unit
+            yield "path", action.path
+            yield "ground", action.ground_sha256 or "-"
+        case RemoveUnit():
+            yield "unit", action.unit
+            yield "path", action.path
+            yield "ground", action.ground_sha256 or "-"
+        case UnitVerb():
+            yield "unit", action.unit
+            yield "ground-invocation", action.ground.invocation_id or "-"
+            yield "ground-state", action.ground.active_state
+        case Signal():
+            yield "signal", action.signal
+            yield from (("target", f"{target.pid} {target.start_ticks}") for target in action.targets)
+
+
+def _evidence(answer: Answer) -> str:
+    section = answer.sections.get("result")
+    return "" if section is None else section.data.decode("utf-8", "replace").strip()[:2000]

@@ -1,0 +1,45 @@
+"""One look at a host: asks `stoker-host observe` for what the declared instances need and gives the observation.
+
+A look that is not complete is `Unknown` with its reason; it is never an empty host (law 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
+from daemon.domain.observation import Observation, Unknown
+from daemon.domain.status import Reason
+from daemon.probes.report import parse_observation
+from daemon.verbs import Asks, ask
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a look is to include: unit names (adopted ones as drop-ins), ports, names of environment variables."""
+
+    units: tuple[str, ...] = ()
+    dropins: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    env: tuple[str, ...] = ()
+
+    def lines(self, limit_ms: int) -> Iterable[tuple[str, str]]:
+        """The request lines."""
+        yield from (("unit", name) for name in (*self.units, *self.dropins))
+        yield from (("dropin", name) for name in self.dropins)
+        yield from (("port", str(port)) for port in self.ports)
+        yield from (("env", name) for name in self.env)
+        yield "whole-table", "0"
+        yield "limit-ms", str(limit_ms)
+
+
+async def observe(road: Asks, name: str, wanted: Wanted, *, at_s: float, timeout_s: float) -> Observation | Unknown:
+    """The look, within `timeout_s`; each tool on the host gets half of that."""
+    try:
+        answer = await ask(road, "observe", wanted.lines(int(timeout_s * 500)), timeout_s=timeout_s)
+    except TransportError as error:
+        return Unknown(Reason(error.reason), error.message)
+    except (VerbFailed, VerbRefused) as error:
+        return Unknown(Reason.LOOK_INCOMPLETE, str(error))
+    return parse_observation(answer, name, at_s)

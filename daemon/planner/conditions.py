@@ -1,0 +1,260 @@
+"""What Stoker says: the state of each instance, the conditions of specs and hosts. Pure; written only when it changes.
+
+A spec's conditions are computed from the states of its instances on all hosts, each with the reason of the worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daemon.domain.observation import Observation, Unit, Unknown
+from daemon.domain.spec import Role
+from daemon.domain.status import Condition, Drift, Reason, Truth
+from daemon.planner.desired import binding_problem
+from daemon.planner.holders import Holders
+from daemon.planner.plan import Plan
+from daemon.planner.world import Desired, ProbeFact, Record, Unplaced, World
+
+MISSES_BEFORE_NOT_READY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceState:
+    """One instance as seen now. `available` is True when whatever revision runs has generated and still may."""
+
+    unit: str
+    role: Role
+    host: str
+    generation: int
+    ready: Truth
+    reason: Reason
+    message: str = ""
+    loaded: Truth = "Unknown"
+    available: Truth = "Unknown"
+    invocation: str = ""
+    main_pid: int = 0
+    active: str = ""
+    drift: tuple[Drift, ...] = ()
+
+
+def instance_state(desired: Desired, plan: Plan, world: World) -> InstanceState:
+    """The state of one placed instance."""
+    look = world.observation
+    unit = look if isinstance(look, Unknown) else look.unit(desired.unit)
+    if unit is None or isinstance(unit, Unknown):
+        reason, detail = (unit.reason, unit.detail) if unit is not None else (Reason.NOT_OBSERVED_YET, "")
+        return _state(desired, world, None, plan, "Unknown", reason, detail)
+    drift = tuple(d for d in plan.drift if d.unit == desired.unit)
+    ready, reason, message = _ready(desired, unit, drift, plan, world)
+    return _state(desired, world, unit, plan, ready, reason, message)
+
+
+def unplaced_state(unplaced: Unplaced, world: World) -> InstanceState:
+    """The state of an instance that could not be rendered."""
+    declared = unplaced.declared
+    truth: Truth = "Unknown" if isinstance(world.observation, Unknown) else "False"
+    return InstanceState(
+        unplaced.unit, declared.role, world.name, declared.generation, truth, unplaced.reason, unplaced.message
+    )
+
+
+def _ready(
+    desired: Desired, unit: Unit, drift: tuple[Drift, ...], plan: Plan, world: World
+) -> tuple[Truth, Reason, str]:
+    view = desired.declared.view
+    if view.suspend:
+        return "Unknown", Reason.SUSPENDED, "suspended: nothing is changed or healed"
+    if not view.run:
+        return "False", Reason.STOPPED if not unit.running else Reason.UNIT_STOPPING, "run is false"
+    running = [d for d in drift if d.layer == "running" and d.launch]
+    if unit.active_state == "active" and running:
+        first = running[0]
+        text = f"{first.field}: runs {first.observed}, declared {first.declared}"
+        return "False", Reason.ARGV_MISMATCH, text
+    blocked = plan.blocked.get(unit.name)
+    if unit.active_state != "active":
+        if blocked is not None:
+            return "False", blocked.reason, blocked.detail
+        return "False", Reason.STARTING, f"the unit is {unit.active_state}/{unit.sub_state}"
+    return _generated(unit, world.probes.get(unit.name), desired.declared.record)
+
+
+def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tuple[Truth, Reason, str]:
+    """Ready by a generation of this invocation: of now, or as stored (a daemon restart costs no new one)."""
+    proven = record is not None and record.ready_invocation == unit.invocation_id
+    if fact is None or fact.invocation != unit.invocation_id:
+        return ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
+    if fact.ok or (proven and fact.failures < MISSES_BEFORE_NOT_READY):
+        return "True", Reason.GENERATED, ""
+    if fact.reason in (Reason.PROBE_UNAUTHORIZED, Reason.TRANSPORT_LOST):
+        return "Unknown", fact.reason, fact.message
+    return "False", fact.reason, fact.message
+
+
+def _state(
+    desired: Desired, world: World, unit: Unit | None, plan: Plan, ready: Truth, reason: Reason, message: str
+) -> InstanceState:
+    record = desired.declared.record
+    proven = unit is not None and record is not None and unit.running and record.ready_invocation == unit.invocation_id
+    available: Truth = "Unknown" if unit is None else "True" if ready == "True" or proven else "False"
+    if desired.declared.role in ("prefill", "decode"):
+        loaded = ready
+    else:
+        loaded = "True" if ready == "True" else available
+    return InstanceState(
+        unit=desired.unit,
+        role=desired.declared.role,
+        host=world.name,
+        generation=desired.declared.generation,
+        ready=ready,
+        reason=reason,
+        message=message,
+        loaded=loaded,
+        available=available,
+        invocation=unit.invocation_id if unit is not None else "",
+        main_pid=unit.main_pid if unit is not None else 0,
+        active=f"{unit.active_state}/{unit.sub_state}" if unit is not None else "",
+        drift=tuple(d for d in plan.drift if d.unit == desired.unit),
+    )
+
+
+def spec_conditions(generation: int, states: Sequence[InstanceState], *, deleting: bool = False) -> tuple[Condition, ...]:
+    """Conditions of a spec out of all its instances; without any it is `NotPlaced`."""
+    worst = _worst(states)
+    if deleting:
+        ready: tuple[Truth, Reason, str] = ("False", Reason.TERMINATING, worst.message if worst else "being deleted")
+    elif worst is None:
+        ready = ("Unknown", Reason.NOT_OBSERVED_YET, "no host has been looked at for it yet")
+    else:
+        ready = (worst.ready, worst.reason, worst.message)
+    stalled = [s for s in states if s.reason in _STALLED]
+    drifted = [d for s in states for d in s.drift]
+    made = [
+        Condition("Ready", *ready, generation),
+        Condition("Available", _all([s.available for s in states]), ready[1], "", generation),
+        Condition("Loaded", _all([s.loaded for s in states]), ready[1], "", generation),
+        Condition("Progressing", _progressing(states), ready[1], "", generation),
+        Condition("Drifted", *_drifted(drifted, states), generation),
+        Condition(
+            "Stalled",
+            "True" if stalled else "False",
+            stalled[0].reason if stalled else Reason.OK,
+            stalled[0].message if stalled else "",
+            generation,
+        ),
+    ]
+    return tuple(made)
+
+
+_STALLED = frozenset(
+    {
+        Reason.INVALID_LAUNCH_ARGS,
+        Reason.START_LIMIT_HIT,
+        Reason.UNIT_MASKED,
+        Reason.UNIT_BAD_SETTING,
+        Reason.GPU_MISSING,
+        Reason.GPU_BINDING_CHANGED,
+        Reason.BUDGET_EXHAUSTED,
+    }
+)
+_MOVING = frozenset(
+    {
+        Reason.STARTING,
+        Reason.PROBE_PENDING,
+        Reason.UNIT_RESTARTING,
+        Reason.UNIT_STOPPING,
+        Reason.WAITING_IN_GATE,
+        Reason.WAITING_FOR_MEMORY,
+        Reason.ORPHAN_WORKERS,
+        Reason.CONNECTION_REFUSED,
+        Reason.ARGV_MISMATCH,
+    }
+)
+
+
+def _worst(states: Sequence[InstanceState]) -> InstanceState | None:
+    order = {"False": 0, "Unknown": 1, "True": 2}
+    return min(states, key=lambda s: (order[s.ready], s.role != "router", s.unit), default=None)
+
+
+def _all(truths: Sequence[Truth]) -> Truth:
+    if not truths or "Unknown" in truths:
+        return "False" if "False" in truths else "Unknown"
+    return "False" if "False" in truths else "True"
+
+
+def _progressing(states: Sequence[InstanceState]) -> Truth:
+    return "True" if any(s.ready == "False" and s.reason in _MOVING for s in states) else "False"
+
+
+def _drifted(drift: Sequence[Drift], states: Sequence[InstanceState]) -> tuple[Truth, Reason, str]:
+    if drift:
+        first = drift[0]
+        text = f"{len(drift)} fields; first {first.layer} {first.field}: {first.observed} instead of {first.declared}"
+        return "True", Reason.UNIT_DRIFT, text
+    if not states or any(s.active == "" for s in states):
+        return "Unknown", Reason.NOT_OBSERVED_YET, ""
+    return "False", Reason.CONVERGED, ""
+
+
+def host_conditions(world: World, plan: Plan, generation: int) -> tuple[Condition, ...]:
+    """Conditions of a host out of one look."""
+    look = world.observation
+    if isinstance(look, Unknown):
+        reachable: Truth = "Unknown" if look.reason is Reason.LOOK_INCOMPLETE else "False"
+        return (
+            Condition("Reachable", reachable, look.reason, look.detail, generation),
+            Condition("Observed", "False", look.reason, look.detail, generation),
+            Condition("GPUsReady", "Unknown", look.reason, "", generation),
+            Condition("Clean", "Unknown", look.reason, "", generation),
+        )
+    return (
+        Condition("Reachable", "True", Reason.OK, "", generation),
+        Condition("Observed", "True", Reason.OK, "", generation),
+        _gpus_ready(world, look, generation),
+        _clean(plan.holders, look, plan, generation),
+    )
+
+
+def _gpus_ready(world: World, look: Observation, generation: int) -> Condition:
+    def said(truth: Truth, reason: Reason, text: str = "") -> Condition:
+        return Condition("GPUsReady", truth, reason, text, generation)
+
+    if isinstance(look.gpus, Unknown):
+        surely = look.gpus.reason in (Reason.GPU_LOST, Reason.DEVICE_HANDLE_ERROR, Reason.DRIVER_NOT_LOADED)
+        return said("False" if surely else "Unknown", look.gpus.reason, look.gpus.detail)
+    for gpu in look.gpus:
+        if gpu.fault is not None:
+            return said("False", gpu.fault, f"GPU {gpu.index} ({gpu.uuid})")
+    expected = world.host.gpus.count if world.host.gpus is not None else None
+    if expected is not None and len(look.gpus) < expected:
+        return said("False", Reason.GPU_MISSING, f"{len(look.gpus)} of {expected} GPUs")
+    for desired in world.desired:
+        if (bad := binding_problem(desired.gpus, look.gpus)) is not None:
+            return said("False", *bad)
+    return said("True", Reason.OK)
+
+
+def _clean(holders: Holders | Unknown, look: Observation, plan: Plan, generation: int) -> Condition:
+    def said(truth: Truth, reason: Reason, text: str = "") -> Condition:
+        return Condition("Clean", truth, reason, text, generation)
+
+    if isinstance(holders, Unknown):
+        return said("Unknown", holders.reason, holders.detail)
+    if isinstance(look.apps, Unknown):
+        return said("Unknown", look.apps.reason, look.apps.detail)
+    unkillable = [v for v in plan.clearing.verdicts if v.reason is Reason.UNKILLABLE_PROCESS]
+    if unkillable:
+        return said("False", Reason.UNKILLABLE_PROCESS, f"{unkillable[0].holder.describe()}: {unkillable[0].detail}")
+    for owner, reason in (("orphan", Reason.ORPHAN_WORKERS), ("foreign", Reason.FOREIGN_HOLDER)):
+        found = [h for h in holders.all if h.ownership.owner.startswith(owner)]
+        if found:
+            return said("False", reason, "; ".join(h.describe() for h in found)[:1000])
+    if holders.ghosts:
+        uuid, pid, mib = holders.ghosts[0]
+        return said("False", Reason.GHOST_GPU_PROCESS, f"pid {pid} on {uuid} ({mib} MiB) is nobody here")
+    if any(h.ownership.owner == "unknown" for h in holders.all):
+        first = next(h for h in holders.all if h.ownership.owner == "unknown")
+        return said("Unknown", Reason.OWNERSHIP_UNKNOWN, first.describe())
+    return said("True", Reason.CLEAN)

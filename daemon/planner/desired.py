@@ -1,0 +1,96 @@
+"""What should be on one host: each declared instance bound to cards and rendered to argv, unit text and gate manifest.
+
+Cards are bound by UUID at first placement and kept; an index that shows another card is `GPUBindingChanged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daemon.domain.observation import Gpu, Observation, Unknown
+from daemon.domain.spec import Role
+from daemon.domain.status import Reason
+from daemon.engines.launch import Peer, launch_hash, render
+from daemon.engines.unit import Marks, dropin_text, gate_manifest, unit_text
+from daemon.planner.world import Declared, Desired, Unplaced
+
+UNIT_FOLDER = "/etc/systemd/system"
+
+
+def unit_name(spec_name: str, role: Role, adopted: str | None) -> str:
+    """`stoker-SPEC.ROLE.service`, or the adopted unit's own name."""
+    return adopted or f"stoker-{spec_name}.{role}.service"
+
+
+def unit_path(unit: str, *, adopted: bool) -> str:
+    """Where our text goes: the unit's own file, or our drop-in for an adopted unit."""
+    return f"{UNIT_FOLDER}/{unit}.d/50-stoker.conf" if adopted else f"{UNIT_FOLDER}/{unit}"
+
+
+def place(
+    declared: Declared, look: Observation | Unknown, store_uid: str, peers: Sequence[Peer] = ()
+) -> Desired | Unplaced:
+    """Bind and render one instance, or say why that is not possible now."""
+    unit = unit_name(declared.spec_name, declared.role, declared.view.unit)
+    bound = _bind(declared, look)
+    if isinstance(bound, Unplaced):
+        return bound
+    return _render(declared, unit, bound, store_uid, tuple(peers))
+
+
+def _bind(declared: Declared, look: Observation | Unknown) -> tuple[tuple[int, str], ...] | Unplaced:
+    unit = unit_name(declared.spec_name, declared.role, declared.view.unit)
+    placement = declared.view.placement
+    wanted = placement.gpus if placement is not None else ()
+    record = declared.record
+    if record is not None and tuple(index for index, _ in record.gpus) == tuple(wanted):
+        return record.gpus
+    if not wanted:
+        return ()
+    if isinstance(look, Unknown):
+        return Unplaced(declared, unit, look.reason, look.detail)
+    if isinstance(look.gpus, Unknown):
+        return Unplaced(declared, unit, look.gpus.reason, f"GPUs are not known: {look.gpus.detail}")
+    cards = {gpu.index: gpu for gpu in look.gpus}
+    missing = [index for index in wanted if index not in cards]
+    if missing:
+        return Unplaced(declared, unit, Reason.GPU_MISSING, f"the host has no GPU {missing[0]} (it has {len(cards)})")
+    return tuple((index, cards[index].uuid) for index in wanted)
+
+
+def binding_problem(gpus: Sequence[tuple[int, str]], present: Sequence[Gpu]) -> tuple[Reason, str] | None:
+    """What is wrong with a kept binding against the cards present: moved, missing or faulty; None when all is well."""
+    by_index = {gpu.index: gpu for gpu in present}
+    for index, uuid in gpus:
+        gpu = by_index.get(index)
+        if gpu is None:
+            return Reason.GPU_MISSING, f"GPU {index} ({uuid}) is gone"
+        if gpu.uuid != uuid:
+            return Reason.GPU_BINDING_CHANGED, f"index {index} was {uuid} and is {gpu.uuid} now"
+        if gpu.fault is not None:
+            return gpu.fault, f"GPU {index} ({uuid}) is not usable"
+    return None
+
+
+def _render(
+    declared: Declared, unit: str, gpus: tuple[tuple[int, str], ...], store_uid: str, peers: tuple[Peer, ...]
+) -> Desired:
+    view = declared.view
+    launch = render(view, declared.role, gpus, declared.spec, peers)
+    digest = launch_hash(launch)
+    marks = Marks(store=store_uid, spec=declared.spec_uid, launch_hash=digest)
+    adopted = view.unit is not None
+    text = dropin_text(launch, marks, view, unit) if adopted else unit_text(launch, marks, view, unit)
+    ports = (view.port,) if view.port is not None else ()
+    return Desired(
+        declared=declared,
+        unit=unit,
+        path=unit_path(unit, adopted=adopted),
+        adopted=adopted,
+        gpus=gpus,
+        ports=ports,
+        launch=launch,
+        launch_hash=digest,
+        text=text,
+        gate=gate_manifest(gpus, ports),
+    )

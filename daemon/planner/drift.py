@@ -1,0 +1,127 @@
+"""What differs between a declared instance and the look, layer by layer, each value bounded for a person.
+
+`launch` marks the differences that change what the process is: only those may ever restart it (law 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from daemon.domain.observation import Observation, Unit, Unknown
+from daemon.domain.status import Drift, Layer
+from daemon.engines.unit import parse_unit
+from daemon.planner.world import Desired
+
+_OURS = ("STOKER_STORE", "STOKER_SPEC", "STOKER_LAUNCH")
+
+
+def drift_of(desired: Desired, unit: Unit | None) -> tuple[Drift, ...]:
+    """All drift of one instance, lowest layer first. A unit that does not exist is drift of its file."""
+    if unit is None or unit.file is None:
+        return ()
+    if unit.file.text is None:
+        return (Drift(desired.unit, "file", "present", "yes", "no", launch=True),)
+    found = [*file_drift(desired, unit), *loaded_drift(desired, unit), *running_drift(desired, unit)]
+    if unit.need_daemon_reload:
+        found.append(Drift(desired.unit, "loaded", "reload", "no", "needed"))
+    if desired.declared.view.run and unit.unit_file_state not in ("enabled", "enabled-runtime", "static"):
+        found.append(Drift(desired.unit, "loaded", "enabled", "enabled", unit.unit_file_state or "unknown"))
+    return tuple(found)
+
+
+def file_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
+    """The unit file's launch against the declared; then its text against what we wrote, never against the template."""
+    if unit.file is None or unit.file.text is None:
+        return ()
+    parsed = parse_unit(unit.file.text)
+    found = _launch_drift(
+        desired,
+        "file",
+        parsed.argv,
+        parsed.env,
+        parsed.user or "",
+        parsed.working_directory or "",
+    )
+    record = desired.declared.record
+    if not found and record is not None and record.written_sha256:
+        known = (record.written_sha256, _sha(desired.text))
+        if unit.file.sha256 not in known:
+            return (Drift(desired.unit, "file", "text", record.written_sha256[:12], (unit.file.sha256 or "")[:12]),)
+    return found
+
+
+def loaded_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
+    """What systemd has loaded against the declared launch; an unreadable unit has no drift, only an unknown."""
+    if unit.loaded is None or isinstance(unit.loaded, Unknown):
+        return ()
+    loaded = unit.loaded
+    return _launch_drift(desired, "loaded", loaded.argv, loaded.env, loaded.user, loaded.working_directory)
+
+
+def running_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
+    """argv and environment of the live main process against the declared; nothing to say while there is none."""
+    if unit.main is None or not unit.running or unit.waits_in_gate or not unit.main.argv:
+        return ()
+    return _launch_drift(desired, "running", unit.main.argv, unit.main.env, None, None)
+
+
+def _launch_drift(
+    desired: Desired,
+    layer: Layer,
+    argv: tuple[str, ...] | None,
+    env: Iterable[tuple[str, str]] | None,
+    user: str | None,
+    folder: str | None,
+) -> tuple[Drift, ...]:
+    launch, unit = desired.launch, desired.unit
+    found: list[Drift] = []
+    if argv != launch.argv:
+        found.append(Drift(unit, layer, "argv", *_argv_difference(launch.argv, argv or ()), launch=True))
+    observed = {key: value for key, value in env or () if key not in _OURS}
+    found += _env_drift(unit, layer, dict(launch.env), observed)
+    if user is not None and (user or "root") != (launch.user or "root"):
+        found.append(Drift(unit, layer, "user", launch.user or "root", user or "root", launch=True))
+    if folder is not None and _folder(folder) != _folder(launch.working_directory or ""):
+        found.append(Drift(unit, layer, "workingDirectory", launch.working_directory or "", folder, launch=True))
+    return tuple(found)
+
+
+def _env_drift(unit: str, layer: Layer, declared: Mapping[str, str], observed: Mapping[str, str]) -> list[Drift]:
+    found = []
+    for key in sorted(declared):
+        if observed.get(key) != declared[key]:
+            found.append(
+                Drift(unit, layer, f"env.{key}", _short(declared[key]), _short(observed.get(key)), launch=True)
+            )
+    if layer != "running":  # a process has systemd's own variables too; a unit has only what somebody declared
+        for key in sorted(set(observed) - set(declared)):
+            found.append(Drift(unit, layer, f"env.{key}", "(not set)", "(set)", launch=True))
+    return found
+
+
+def _argv_difference(declared: tuple[str, ...], observed: tuple[str, ...]) -> tuple[str, str]:
+    """The first differing arguments with their neighbours, for a message."""
+    at = next((i for i, (a, b) in enumerate(zip(declared, observed, strict=False)) if a != b), None)
+    start = max(0, (min(len(declared), len(observed)) if at is None else at) - 1)
+    return _short(" ".join(declared[start : start + 3])), _short(" ".join(observed[start : start + 3]))
+
+
+def _short(value: str | None) -> str:
+    return "(not set)" if value is None else value[:200]
+
+
+def _folder(value: str) -> str:
+    """systemd shows an unset working directory as "" or "/", and `!` or `-` before one that may be missing."""
+    return value.lstrip("-!") or "/"
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def inventory_drift(declared_count: int | None, look: Observation) -> tuple[Drift, ...]:
+    """Fewer or more GPUs than the host should have."""
+    if declared_count is None or isinstance(look.gpus, Unknown) or len(look.gpus) == declared_count:
+        return ()
+    return (Drift("", "inventory", "gpus", str(declared_count), str(len(look.gpus))),)

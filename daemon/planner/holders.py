@@ -1,0 +1,195 @@
+"""Who holds what a spec needs: GPUs, ports and managed cgroups, each holder with its owner.
+
+A GPU row names a process only if that pid here has a `/dev/nvidia*` file open; else its memory is unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from daemon.domain.observation import Observation, Process, ProcessId, Unit, Unknown
+from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup
+from daemon.planner.world import World
+
+SMALL_SHARE_MIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` the managed cgroup it sits in."""
+
+    process: Process
+    ownership: Ownership
+    gpus: tuple[tuple[str, int, int | None], ...] = ()
+    ports: tuple[int, ...] = ()
+    unit_group: str = ""
+
+    def describe(self) -> str:
+        """One line for a person: pid, command, user, GPU and port, and whose it is."""
+        command = " ".join(self.process.argv)[:120] or f"[{self.process.comm}]"
+        held = [f"GPU {index} ({'?' if mib is None else mib} MiB)" for _, index, mib in self.gpus]
+        held += [f"port {port}" for port in self.ports]
+        where = ", ".join(held) or f"the cgroup of {self.unit_group}"
+        user = self.process.user or f"uid {self.process.uid}"
+        return (
+            f"pid {self.process.id.pid} ({command}) of {user} holds {where}: "
+            f"{self.ownership.owner}, {self.ownership.proof}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The whole picture of one look. `ghosts` are (uuid, pid, MiB) rows that name nobody here."""
+
+    all: tuple[Holder, ...]
+    ghosts: tuple[tuple[str, int, int | None], ...]
+
+    def on(self, uuids: frozenset[str], ports: Iterable[int]) -> tuple[Holder, ...]:
+        """Those that hold one of these GPUs or ports."""
+        wanted = set(ports)
+        return tuple(
+            holder
+            for holder in self.all
+            if any(uuid in uuids for uuid, _, _ in holder.gpus) or wanted.intersection(holder.ports)
+        )
+
+
+def ledger_of(world: World, look: Observation) -> Ledger:
+    """What attribution needs, out of one look and the store's memory. Unknown units or processes give empty maps."""
+    names = {d.unit for d in world.desired} | {r.record.unit for r in world.retired} | {u.unit for u in world.unplaced}
+    units = () if isinstance(look.units, Unknown) else tuple(unit for unit in look.units if unit.name in names)
+    processes = {} if isinstance(look.processes, Unknown) else {p.id.pid: p for p in look.processes}
+    marks: dict[str, tuple[str, ...]] = {}
+    for uid, name in [(d.declared.spec_uid, d.unit) for d in world.desired] + [
+        (r.spec_uid, r.record.unit) for r in world.retired
+    ]:
+        marks[uid] = (*marks.get(uid, ()), name)
+    return Ledger(
+        look=look,
+        processes=processes,
+        managed=units,
+        mark_units=marks,
+        store_uid=world.store_uid,
+        uids=_uids(units, look),
+        serves=_serves(world, look),
+    )
+
+
+def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
+    """What is known of each process: a tree without a listening port serves nothing; else what a probe found."""
+    if isinstance(look.listeners, Unknown):
+        return {}
+    found: dict[ProcessId, bool | None] = {}
+    for process in _processes(look):
+        fact = world.strays.get(process.id)
+        if fact is not None and fact.serves is not None:
+            found[process.id] = fact.serves
+        elif not tree_ports(process, look):
+            found[process.id] = False
+    return found
+
+
+def _uids(units: tuple[Unit, ...], look: Observation) -> dict[str, int]:
+    """uid of each managed unit: of its main process, else 0 where it declares no user or root."""
+    uids: dict[str, int] = {}
+    for unit in units:
+        if unit.main is not None:
+            uids[unit.name] = unit.main.uid
+        elif unit.loaded is not None and not isinstance(unit.loaded, Unknown):
+            if unit.loaded.user in ("", "root", "0"):
+                uids[unit.name] = 0
+            else:
+                known = next((p.uid for p in _processes(look) if p.user == unit.loaded.user), None)
+                if known is not None:
+                    uids[unit.name] = known
+    return uids
+
+
+def _processes(look: Observation) -> tuple[Process, ...]:
+    return () if isinstance(look.processes, Unknown) else look.processes
+
+
+def holders_of(world: World, look: Observation, ledger: Ledger) -> Holders | Unknown:
+    """Every holder of a GPU, a needed port or a managed cgroup; Unknown when an input of it is unknown."""
+    for section in (look.processes, look.listeners, look.units):
+        if isinstance(section, Unknown):
+            return section
+    gpus, ghosts = _gpu_holders(look, ledger)
+    ports = _port_holders(world, look)
+    pids = set(gpus) | set(ports)
+    groups: dict[int, str] = {}
+    for process in ledger.processes.values():
+        home = next((unit.name for unit in ledger.managed if in_cgroup(process, unit)), "")
+        if home:
+            groups[process.id.pid] = home
+            pids.add(process.id.pid)
+    found = [
+        Holder(
+            process=ledger.processes[pid],
+            ownership=attribute(ledger.processes[pid], ledger),
+            gpus=tuple(gpus.get(pid, ())),
+            ports=tuple(ports.get(pid, ())),
+            unit_group=groups.get(pid, ""),
+        )
+        for pid in sorted(pids)
+        if pid in ledger.processes
+    ]
+    return Holders(tuple(found), tuple(ghosts))
+
+
+def _gpu_holders(
+    look: Observation, ledger: Ledger
+) -> tuple[dict[int, list[tuple[str, int, int | None]]], list[tuple[str, int, int | None]]]:
+    held: dict[int, list[tuple[str, int, int | None]]] = {}
+    ghosts: list[tuple[str, int, int | None]] = []
+    if isinstance(look.apps, Unknown) or isinstance(look.gpus, Unknown):
+        return held, ghosts
+    index = {gpu.uuid: gpu.index for gpu in look.gpus}
+    for app in look.apps:
+        process = ledger.processes.get(app.pid)
+        if process is None or not process.nvidia_open:
+            ghosts.append((app.gpu_uuid, app.pid, app.memory_mib))
+        else:
+            held.setdefault(app.pid, []).append((app.gpu_uuid, index.get(app.gpu_uuid, -1), app.memory_mib))
+    return held, ghosts
+
+
+def _port_holders(world: World, look: Observation) -> dict[int, list[int]]:
+    needed = {port for desired in world.desired for port in desired.ports}
+    held: dict[int, list[int]] = {}
+    if isinstance(look.listeners, Unknown):
+        return held
+    for listener in look.listeners:
+        if listener.port in needed:
+            for pid in listener.pids:
+                if listener.port not in held.setdefault(pid, []):
+                    held[pid].append(listener.port)
+    return held
+
+
+def unseen_listeners(look: Observation, ports: Iterable[int]) -> tuple[int, ...]:
+    """Needed ports somebody listens on whose owner could not be seen."""
+    wanted = set(ports)
+    if isinstance(look.listeners, Unknown):
+        return ()
+    return tuple(sorted({x.port for x in look.listeners if x.port in wanted and not x.pids}))
+
+
+def tree_ports(process: Process, look: Observation) -> tuple[int, ...]:
+    """Listening ports of the process, its ancestors (up to PID 1), descendants and its group among the candidates."""
+    table = {p.id.pid: p for p in _processes(look)}
+    family = {p.id.pid for p in table.values() if p.pgrp == process.pgrp and p.pgrp > 1} | {process.id.pid}
+    grown = True
+    while grown:
+        more = {p.id.pid for p in table.values() if p.ppid in family and p.id.pid > 1} - family
+        family |= more
+        grown = bool(more)
+    if isinstance(look.listeners, Unknown):
+        return ()
+    return tuple(sorted({x.port for x in look.listeners if family.intersection(x.pids)}))
+
+
+def identities(holders: Iterable[Holder]) -> tuple[ProcessId, ...]:
+    """The identities of these holders, in pid order."""
+    return tuple(sorted((holder.process.id for holder in holders), key=lambda p: (p.pid, p.start_ticks)))

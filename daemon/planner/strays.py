@@ -1,0 +1,251 @@
+"""Clearing: which holders may be signalled now, which only later, which never; and what they block (law 3).
+
+A process is signalled only when it is an orphan that our policy covers, was seen in two complete looks at least
+0.5 s apart, holds what a spec needs, and is not protected.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from daemon.domain.actions import Action, Signal
+from daemon.domain.observation import Observation, Process, ProcessId, Unknown
+from daemon.domain.status import Reason
+from daemon.domain.text import duration_s
+from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, tree_ports, unseen_listeners
+from daemon.planner.ownership import is_engine
+from daemon.planner.world import Desired, StrayFact, World
+
+SIGHTING_GAP_S = 0.5
+SURVIVES_KILL_S = 10.0
+UNEXPLAINED_MIB = 1024
+UNEXPLAINED_WAIT_S = 120.0
+
+PROTECTED_COMMANDS = frozenset(
+    [
+        "nvidia-cuda-mps-server",
+        "nvidia-cuda-mps-control",
+        "nvidia-persistenced",
+        "nv-fabricmanager",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "dcgmi",
+        "nvidia-smi",
+        "Xorg",
+        "Xwayland",
+        "gnome-shell",
+        "kwin_wayland",
+        "sshd",
+        "systemd",
+        "systemd-journald",
+        "dbus-daemon",
+        "stoker-host",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happens to one orphan now: `reason` OK means it is being cleared."""
+
+    holder: Holder
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """The signals of this plan, what was decided about each orphan, and which serve probes are needed first."""
+
+    actions: tuple[Action, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    questions: tuple[tuple[ProcessId, tuple[int, ...]], ...] = ()
+    wake_in_s: float | None = field(default=None)
+
+
+def clear_strays(world: World, look: Observation, holders: Holders | Unknown) -> Clearing:
+    """Signals for the proven, in one action for each signal; nothing when an input is unknown."""
+    if isinstance(holders, Unknown):
+        return Clearing()
+    mps = any(posixpath.basename(_command(h.process)) == "nvidia-cuda-mps-server" for h in holders.all)
+    verdicts: list[Verdict] = []
+    send: dict[str, list[Holder]] = {"TERM": [], "CONT": [], "KILL": []}
+    for holder in holders.all:
+        if not holder.ownership.orphan or holder.process.state == "Z":
+            continue
+        verdict = _may_clear(holder, world, mps)
+        verdicts.append(verdict)
+        if verdict.reason is Reason.OK:
+            for signal in _signals(
+                holder.process, world.strays[holder.process.id], _grace_s(holder, world), world.now_s
+            ):
+                send[signal].append(holder)
+    actions = tuple(_signal(name, found) for name, found in send.items() if found)
+    return Clearing(actions, tuple(verdicts), _questions(world, look, holders), 0.6 if verdicts else None)
+
+
+def _signal(name: str, holders: list[Holder]) -> Signal:
+    targets = tuple(sorted((h.process.id for h in holders), key=lambda p: p.pid))
+    why = "; ".join(h.describe() for h in holders)[:2000]
+    match name:
+        case "TERM":
+            return Signal("TERM", targets, why, Reason.ORPHAN_WORKERS)
+        case "CONT":
+            return Signal("CONT", targets, why, Reason.ORPHAN_WORKERS)
+        case _:
+            return Signal("KILL", targets, why, Reason.ORPHAN_WORKERS)
+
+
+def _may_clear(holder: Holder, world: World, mps: bool) -> Verdict:
+    process, fact = holder.process, world.strays.get(holder.process.id)
+    wanting = [d for d in world.desired if _wants(d, holder)]
+    retired = any(r.record.unit == holder.unit_group for r in world.retired)
+    if process.id.pid <= 1 or not process.argv or _protected(process, world):
+        return Verdict(holder, Reason.PROTECTED, "on the protect list")
+    if mps:
+        return Verdict(holder, Reason.STRAY_UNDER_MPS, "CUDA MPS runs: killing one client can hurt all")
+    if not (wanting or retired):
+        return Verdict(holder, Reason.REPORT_ONLY, "holds nothing that a running spec needs")
+    if world.host.strays.limit == "report" or any(d.declared.view.strays.kill == "report" for d in wanting):
+        return Verdict(holder, Reason.REPORT_ONLY, "policy says report")
+    if holder.ownership.owner == "orphan-likely" and not _covered(holder, world):
+        return Verdict(holder, Reason.REPORT_ONLY, "likely an orphan, but this host is not exclusive")
+    if fact is None or world.now_s - fact.first_seen_s < SIGHTING_GAP_S:
+        return Verdict(holder, Reason.NOT_OBSERVED_YET, "seen once; looked at again before any signal")
+    if fact.kill_at_s is not None and world.now_s - fact.kill_at_s > SURVIVES_KILL_S:
+        return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
+    return Verdict(holder, Reason.OK, "being cleared")
+
+
+def _wants(desired: Desired, holder: Holder) -> bool:
+    view = desired.declared.view
+    if not view.run or view.suspend:
+        return False
+    if holder.unit_group == desired.unit:
+        return True
+    return any(uuid in desired.gpu_uuids for uuid, _, _ in holder.gpus) or bool(set(desired.ports) & set(holder.ports))
+
+
+def _covered(holder: Holder, world: World) -> bool:
+    """A likely orphan is ours to clear where the host is exclusive, or an instance of ours already held that thing."""
+    held = {uuid for uuid, _, _ in holder.gpus} | {f"port:{port}" for port in holder.ports}
+    return world.host.exclusive or bool(held & world.held_before)
+
+
+def _protected(process: Process, world: World) -> bool:
+    command = posixpath.basename(_command(process))
+    if command in PROTECTED_COMMANDS or process.comm in PROTECTED_COMMANDS:
+        return True
+    for rule in world.host.protect:
+        if rule.command is not None and rule.command == command:
+            return True
+        if rule.user is not None and rule.user == process.user:
+            return True
+        if rule.unit is not None and rule.unit in process.cgroup.split("/"):
+            return True
+    return False
+
+
+def _command(process: Process) -> str:
+    return process.argv[0].split(" ")[0] if process.argv else process.comm
+
+
+def _grace_s(holder: Holder, world: World) -> float:
+    graces = [duration_s(d.declared.view.strays.grace) for d in world.desired if _wants(d, holder)]
+    return max(graces, default=20.0)
+
+
+def _signals(process: Process, fact: StrayFact, grace_s: float, now_s: float) -> tuple[str, ...]:
+    """TERM once (with CONT for a stopped one, so that it can act on it), KILL once after the grace."""
+    if fact.term_at_s is None:
+        return ("TERM", "CONT") if process.state in "Tt" else ("TERM",)
+    if fact.kill_at_s is None and now_s - fact.term_at_s >= grace_s:
+        return ("KILL",)
+    return ()
+
+
+def _questions(world: World, look: Observation, holders: Holders) -> tuple[tuple[ProcessId, tuple[int, ...]], ...]:
+    """Processes whose class hangs on whether their tree serves."""
+    asked = []
+    for holder in holders.all:
+        process = holder.process
+        fact = world.strays.get(process.id)
+        marked = dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
+        if (
+            holder.ownership.owner == "unknown"
+            and (marked or is_engine(process))
+            and (fact is None or fact.serves is None)
+        ):
+            ports = tree_ports(process, look)
+            if ports:
+                asked.append((process.id, ports))
+    return tuple(asked)
+
+
+def blockers(
+    desired: Desired, holders: Holders | Unknown, look: Observation, world: World
+) -> tuple[tuple[Reason, str], ...]:
+    """What keeps an instance from starting on clean cards, worst first; empty when the way is clear."""
+    if isinstance(holders, Unknown):
+        return ((holders.reason, f"holders are not known: {holders.detail}"),)
+    if desired.gpus and isinstance(look.apps, Unknown):
+        return ((look.apps.reason, f"GPU processes are not known: {look.apps.detail}"),)
+    found = [_blocker(h) for h in _in_the_way(desired, holders)]
+    found += [
+        (Reason.GHOST_GPU_PROCESS, f"the driver names pid {pid} on {uuid} ({mib} MiB), which is nobody here")
+        for uuid, pid, mib in holders.ghosts
+        if uuid in desired.gpu_uuids
+    ]
+    found += [
+        (Reason.PORT_IN_USE, f"port {port} is taken, by whom cannot be seen")
+        for port in unseen_listeners(look, desired.ports)
+    ]
+    if not found:
+        found = [*_unexplained(desired, holders, look, world)]
+    return tuple(found)
+
+
+def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
+    """Holders of its cards or port, and leftovers in its own cgroup, but small shares of other live instances."""
+    here = holders.on(desired.gpu_uuids, desired.ports)
+    for holder in holders.all:
+        leftover = holder.unit_group == desired.unit and holder.ownership.owner != "managed"
+        if holder not in here and not leftover:
+            continue
+        if holder.ownership.owner == "managed" and holder.unit_group == desired.unit:
+            continue
+        on_ours = [mib for uuid, _, mib in holder.gpus if uuid in desired.gpu_uuids]
+        small = all(mib is not None and mib < SMALL_SHARE_MIB for mib in on_ours)
+        if holder.ownership.owner == "managed" and small and not set(desired.ports) & set(holder.ports):
+            continue
+        yield holder
+
+
+def _blocker(holder: Holder) -> tuple[Reason, str]:
+    match holder.ownership.owner:
+        case "unknown":
+            return Reason.OWNERSHIP_UNKNOWN, holder.describe()
+        case "orphan-proven" | "orphan-likely":
+            reason = Reason.DEFUNCT_PROCESS if holder.process.state == "Z" else Reason.ORPHAN_WORKERS
+            return reason, holder.describe()
+        case "managed" | "foreign":
+            reason = Reason.FOREIGN_HOLDER if holder.gpus else Reason.PORT_IN_USE
+            return reason, holder.describe()
+
+
+def _unexplained(desired: Desired, holders: Holders, look: Observation, world: World) -> Iterable[tuple[Reason, str]]:
+    """Memory nobody explains blocks for a bounded time: it may be on its way back, or unseen by a broken baseline."""
+    if isinstance(look.gpus, Unknown):
+        return
+    explained = {uuid for holder in holders.all for uuid, _, _ in holder.gpus}
+    for gpu in look.gpus:
+        if gpu.uuid not in desired.gpu_uuids or gpu.uuid in explained or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
+            continue
+        since = world.memory_since.get(gpu.uuid, world.now_s)
+        if world.now_s - since < UNEXPLAINED_WAIT_S:
+            yield (
+                Reason.WAITING_FOR_MEMORY,
+                f"GPU {gpu.index} still shows {gpu.memory_used_mib} MiB, held by nobody seen",
+            )

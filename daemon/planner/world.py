@@ -1,0 +1,124 @@
+"""Everything a decision about one host may read, as one frozen value. Built by `daemon.reconcile`, read here.
+
+Times named `_s` are the daemon's monotonic clock; stamps of the host are its own monotonic microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from daemon.domain.host import HostSpec
+from daemon.domain.observation import Observation, ProcessId, Unknown
+from daemon.domain.spec import Role, ServingSpec
+from daemon.domain.status import Reason
+from daemon.engines.launch import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the store remembers of one instance: the unit written, the cards bound, the invocation that generated."""
+
+    unit: str
+    path: str
+    gpus: tuple[tuple[int, str], ...] = ()
+    written_sha256: str = ""
+    written_launch: str = ""
+    ready_invocation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One instance as declared. `view` is the role's effective spec; `record` is None before the first placement."""
+
+    spec_name: str
+    spec_uid: str
+    generation: int
+    role: Role
+    spec: ServingSpec
+    view: ServingSpec
+    record: Record | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """A declared instance bound to cards and rendered: what its unit, file and process should be."""
+
+    declared: Declared
+    unit: str
+    path: str
+    adopted: bool
+    gpus: tuple[tuple[int, str], ...]
+    ports: tuple[int, ...]
+    launch: Launch
+    launch_hash: str
+    text: str
+    gate: str
+
+    @property
+    def gpu_uuids(self) -> frozenset[str]:
+        """UUIDs of the bound cards."""
+        return frozenset(uuid for _, uuid in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A declared instance that cannot be rendered now, and why."""
+
+    declared: Declared
+    unit: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A unit this store wrote whose spec or role is gone: to be stopped and removed."""
+
+    spec_name: str
+    spec_uid: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFact:
+    """The last finished generation probe of one unit, for one invocation."""
+
+    invocation: str
+    at_s: float
+    ok: bool
+    reason: Reason
+    message: str
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StrayFact:
+    """What is remembered of one process identity between looks."""
+
+    first_seen_s: float
+    term_at_s: float | None = None
+    kill_at_s: float | None = None
+    serves: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The input of one decision."""
+
+    name: str
+    host: HostSpec
+    store_uid: str
+    now_s: float
+    observation: Observation | Unknown
+    desired: tuple[Desired, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    retired: tuple[Retired, ...] = ()
+    strays: Mapping[ProcessId, StrayFact] = field(default_factory=dict)
+    probes: Mapping[str, ProbeFact] = field(default_factory=dict)
+    probing: frozenset[str] = frozenset()
+    corrections: Mapping[str, int] = field(default_factory=dict)
+    held_before: frozenset[str] = frozenset()  # GPU UUIDs and "port:N" an instance of ours held since boot
+    cleared: frozenset[str] = frozenset()  # units whose strays were cleared since their last start
+    memory_since: Mapping[str, float] = field(default_factory=dict)  # GPU UUID → since when its memory is unexplained
+    withheld: Reason | None = None  # why nothing may be changed: Paused, ObserveOnly, FencedOff, Held …

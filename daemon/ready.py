@@ -1,0 +1,185 @@
+"""Readiness as law 4: one generation, judged by what the host said before, during and after it in one exec.
+
+`judge` is pure; `Prober.generate` and `Prober.serves` are called as tasks of their own by `controller`, never within a
+reconcile. The key of a server never appears here yet: a 401 is an answer, `ProbeUnauthorized`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
+from daemon.domain.spec import ServingSpec
+from daemon.domain.status import Reason
+from daemon.domain.text import duration_s
+from daemon.planner.world import Desired
+from daemon.probes.probe import ProbeAnswer, parse_probe
+from daemon.verbs import Asks, ask
+
+Verdict = tuple[bool, Reason, str]
+SERVE_TIMEOUT_S = 10.0
+
+
+def generation_request(view: ServingSpec, role: str, nonce: str) -> tuple[str, str, dict[str, Any] | None]:
+    """(method, path, JSON body) of one generation; a nonce in each prompt defeats caches.
+
+    prefill and decode cannot generate alone: their health path shows that they loaded.
+    """
+    kind, name = view.readiness.kind, view.served_name
+    if kind == "http":
+        return "GET", view.readiness.path or "/health", None
+    if role in ("prefill", "decode"):
+        return "GET", "/health", None
+    prompt = f"Count upward from one. [{nonce}]"
+    limit = {"max_tokens": view.readiness.max_tokens, "temperature": 0}
+    match kind:
+        case "completions":
+            return "POST", "/v1/completions", {"model": name, "prompt": prompt, **limit}
+        case "chat":
+            return "POST", "/v1/chat/completions", {"model": name, "messages": [_user(prompt)], **limit}
+        case "embeddings":
+            return "POST", "/v1/embeddings", {"model": name, "input": prompt}
+        case "score":
+            return "POST", "/v1/score", {"model": name, "text_1": prompt, "text_2": "one two three"}
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def judge(answer: ProbeAnswer, desired: Desired, invocation: str) -> Verdict:
+    """Whether the declared process of this invocation generated. Binding first: who answered decides what it means."""
+    if answer.before.invocation != invocation or answer.after.invocation != invocation:
+        return False, Reason.PROBE_PENDING, "the unit was restarted around the probe"
+    if answer.before.main_pid != answer.after.main_pid or answer.before.main_pid <= 0:
+        return False, Reason.PROBE_PENDING, "the main process changed around the probe"
+    group = answer.before.control_group
+    strangers = [f"pid {x.pid} in {x.cgroup or '?'}" for x in answer.listeners if not _inside(x.cgroup, group)]
+    if strangers:
+        return False, Reason.STALE_PROCESS_SERVING, f"the port is also held by {', '.join(strangers[:3])}"
+    if answer.failure is not None:
+        return False, answer.failure, f"{answer.failure_detail}"
+    if not answer.peers or any(not _inside(x.cgroup, group) for x in answer.peers):
+        return False, Reason.STALE_PROCESS_SERVING, "the answer did not come from the unit's own processes"
+    if answer.argv != desired.launch.argv:
+        return False, Reason.ARGV_MISMATCH, "the process that answered runs other arguments than declared"
+    if answer.launch_mark != desired.launch_hash:
+        return False, Reason.ARGV_MISMATCH, f"the process carries launch {answer.launch_mark or '(none)'}"
+    return _content(answer.status, answer.body, desired)
+
+
+def _inside(cgroup: str, group: str) -> bool:
+    return bool(group) and (cgroup == group or cgroup.startswith(group + "/"))
+
+
+def _content(status: int, body: bytes, desired: Desired) -> Verdict:
+    """The HTTP answer itself: 4xx from our own process is alive and refused, never a reason to restart."""
+    view, role = desired.declared.view, desired.declared.role
+    if status in (401, 403):
+        return False, Reason.PROBE_UNAUTHORIZED, f"HTTP {status}: the server lives, the probe has no key"
+    if 400 <= status < 500:
+        return False, Reason.PROBE_REFUSED, f"HTTP {status}: {body[:200].decode('utf-8', 'replace')}"
+    if not 200 <= status < 300:
+        return False, Reason.GENERATION_FAILED, f"HTTP {status}: {body[:200].decode('utf-8', 'replace')}"
+    if view.readiness.kind == "http" or role in ("prefill", "decode"):
+        return True, Reason.GENERATED, ""
+    return _generated(body, view)
+
+
+def _generated(body: bytes, view: ServingSpec) -> Verdict:
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return False, Reason.GENERATION_FAILED, "the answer is not JSON"
+    if not isinstance(said, dict):
+        return False, Reason.GENERATION_FAILED, "the answer is not an object"
+    model = said.get("model")
+    if model is not None and model != view.served_name:
+        return False, Reason.WRONG_MODEL, f"answered as {str(model)[:100]!r}, declared {view.served_name!r}"
+    if view.readiness.kind in ("embeddings", "score"):
+        return (True, Reason.GENERATED, "") if said.get("data") else (False, Reason.GENERATION_FAILED, "no data")
+    usage = said.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    if isinstance(tokens, int) and tokens >= 1:
+        return True, Reason.GENERATED, f"{tokens} tokens"
+    return False, Reason.GENERATION_FAILED, "the answer holds no generated token"
+
+
+class Prober:
+    """Asks one host's engines, through the same road as every command."""
+
+    def __init__(self, road: Asks) -> None:
+        self._road = road
+
+    async def generate(self, desired: Desired, invocation: str) -> Verdict:
+        """One generation of one unit; never raises for what host, road or engine did."""
+        view = desired.declared.view
+        method, path, body = generation_request(view, desired.declared.role, secrets.token_hex(8))
+        try:
+            answer = await self._probe(desired, method, path, body, duration_s(view.readiness.timeout))
+        except TransportError as error:
+            return False, Reason.TRANSPORT_LOST, error.message
+        except (VerbFailed, VerbRefused) as error:
+            return False, Reason.TOOL_FAILED, str(error)
+        return judge(answer, desired, invocation)
+
+    async def _probe(
+        self, desired: Desired, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+    ) -> ProbeAnswer:
+        view = desired.declared.view
+        lines = [("unit", desired.unit), ("port", str(view.port)), ("url-path", path), ("method", method)]
+        lines += [("timeout-s", str(max(1, int(timeout_s)))), ("address", _near(view.listen))]
+        if view.engine.python is not None:
+            lines.append(("python", view.engine.python))
+        data = b"" if body is None else json.dumps(body).encode()
+        return parse_probe(await ask(self._road, "probe", lines, timeout_s=timeout_s + 15, body=data))
+
+    async def serves(self, ports: tuple[int, ...]) -> bool | None:
+        """Whether any of these ports generates or asks for a key: then whoever holds it is somebody's server.
+
+        None when the host gave no full answer. A port that is silent, refuses or is no HTTP server does not serve.
+        """
+        for port in ports:
+            found = await self._serves_one(port)
+            if found is None or found:
+                return found
+        return False
+
+    async def _serves_one(self, port: int) -> bool | None:
+        model = await self._plain(port, "GET", "/v1/models", None)
+        if model is None:
+            return None
+        if model.failure is not None:
+            return False if model.failure is not Reason.TRANSPORT_LOST else None
+        if model.status in (401, 403):
+            return True
+        name = _first_model(model.body)
+        body = {"model": name, "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
+        made = await self._plain(port, "POST", "/v1/completions", body)
+        if made is None:
+            return None
+        return made.failure is None and (made.status in (401, 403) or 200 <= made.status < 300)
+
+    async def _plain(self, port: int, method: str, path: str, body: dict[str, Any] | None) -> ProbeAnswer | None:
+        lines = [("unit", "-"), ("port", str(port)), ("url-path", path), ("method", method)]
+        lines.append(("timeout-s", str(int(SERVE_TIMEOUT_S))))
+        data = b"" if body is None else json.dumps(body).encode()
+        try:
+            answer = await ask(self._road, "probe", lines, timeout_s=SERVE_TIMEOUT_S + 15, body=data)
+        except (TransportError, VerbFailed, VerbRefused):
+            return None
+        return parse_probe(answer)
+
+
+def _near(listen: str) -> str:
+    """Where the probe connects: loopback for a wildcard, else the declared address itself."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "localhost": "127.0.0.1"}.get(listen, listen)  # noqa: S104
+
+
+def _first_model(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["data"][0]["id"])[:256]
+    except (ValueError, LookupError, TypeError):
+        return "default"

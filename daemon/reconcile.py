@@ -1,0 +1,325 @@
+"""One host, once: observe → drift → plan → execute → conditions → store. Read this first.
+
+`Reconciler.reconcile` never waits for a load, a drain, a grace or a generation (law 2): it notes what it needs and says
+when it wants to be called again. Probes run as tasks of their own; their result is a fact for the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from daemon.declared import HostDeclaration, declaration
+from daemon.domain.actions import PutUnit, Signal, UnitVerb, kind_of
+from daemon.domain.errors import Conflict, TransportError
+from daemon.domain.host import HostSpec
+from daemon.domain.observation import Fence, Observation, Unknown
+from daemon.domain.status import Event, Reason
+from daemon.engines.unit import sha256
+from daemon.execute import Done, execute
+from daemon.journal import evidence_of
+from daemon.lease import hold_fence
+from daemon.memory import HostMemory
+from daemon.metrics import Metrics
+from daemon.observe import Wanted, observe
+from daemon.planner.desired import place, unit_name
+from daemon.planner.plan import Plan, decide
+from daemon.planner.world import Desired, Unplaced, World
+from daemon.record import end_deletion, finish_retired, note_action, write_states
+from daemon.store import Store
+from daemon.store.rows import StoredInstance
+from daemon.verbs import Asks
+
+AGAIN_SOON_S = 0.3
+SYSTEMD_AT_LEAST = 249
+
+
+class RoadTo(Protocol):
+    """Gives the road to a host, connected and with a current helper; raises TransportError."""
+
+    async def __call__(self, name: str, spec: HostSpec) -> Asks: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one pass, in seconds."""
+
+    look_s: float = 20.0
+    action_s: float = 20.0
+    pass_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass leaves: when to come again (None: at the host's period), and what the tasks beside it are to ask."""
+
+    wake_in_s: float | None
+    plan: Plan
+    world: World
+    acted: bool = False
+    road: Asks | None = None
+
+
+class Reconciler:
+    """The main loop's body. One instance a daemon; calls for different hosts may run side by side, for one never."""
+
+    def __init__(
+        self,
+        store: Store,
+        road_to: RoadTo,
+        metrics: Metrics,
+        fence: Fence,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        limits: Limits = Limits(),
+    ) -> None:
+        self._store = store
+        self._road_to = road_to
+        self._metrics = metrics
+        self._fence = fence
+        self._clock = clock
+        self._wall = wall
+        self._limits = limits
+
+    async def reconcile(self, name: str, memory: HostMemory) -> Pass | None:
+        """One pass over the host of that name; None when it is not declared any more."""
+        declared = await declaration(self._store, name)
+        if declared is None:
+            return None
+        await self._forget_vanished(declared)
+        look, road = await self._look(declared, memory)
+        world = await self._world(declared, look, road, memory)
+        plan = decide(world)
+        memory.look, memory.plan, memory.world = look, plan, world
+        await self._note_turns(world, plan, memory, road)
+        acted = await self._act(declared, world, plan, road, memory)
+        await write_states(self._store, declared, world, plan, self._wall())
+        if world.withheld is None:
+            await finish_retired(self._store, world, plan, self._wall())
+        wake = AGAIN_SOON_S if acted else plan.wake_in_s
+        return Pass(wake, plan, world, acted, road)
+
+    async def _forget_vanished(self, declared: HostDeclaration) -> None:
+        """Rows of specs that are gone and never wrote a unit here."""
+        for row in declared.vanished:
+            await self._store.remove_instance(row.spec_uid, row.role, row.host)
+            await end_deletion(self._store, row.spec_uid, self._wall())
+
+    async def _look(
+        self, declared: HostDeclaration, memory: HostMemory
+    ) -> tuple[Observation | Unknown, Asks | None]:
+        name = declared.object.name
+        at_s = self._clock()
+        try:
+            road = await self._road_to(name, declared.spec)
+        except TransportError as error:
+            return Unknown(Reason(error.reason), error.message), None
+        look = await observe(road, name, wanted(declared), at_s=at_s, timeout_s=self._limits.look_s)
+        if isinstance(look, Unknown):
+            memory.failures += 1
+        else:
+            memory.failures = 0
+            memory.see(look, self._clock())
+            memory.looked_at_s = at_s
+        return look, road
+
+    async def _world(
+        self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None, memory: HostMemory
+    ) -> World:
+        placed = [
+            place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared
+        ]
+        desired = tuple(p for p in placed if isinstance(p, Desired))
+        for one in desired:
+            unit = look.unit(one.unit) if isinstance(look, Observation) else None
+            if unit is not None and not isinstance(unit, Unknown) and unit.running:
+                memory.note_held(one)
+        return World(
+            name=declared.object.name,
+            host=declared.spec,
+            store_uid=self._store.uid,
+            now_s=self._clock(),
+            observation=look,
+            desired=desired,
+            unplaced=tuple(p for p in placed if isinstance(p, Unplaced)),
+            retired=declared.retired,
+            strays=dict(memory.strays),
+            probes=dict(memory.probes),
+            probing=frozenset(memory.probing),
+            corrections=await self._corrections(declared.object.name),
+            held_before=frozenset(memory.held_before),
+            cleared=frozenset(memory.cleared),
+            memory_since=dict(memory.memory_since),
+            withheld=await self._withheld(declared, look, road),
+        )
+
+    async def _corrections(self, host: str) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for one in await self._store.corrections(since=self._wall() - timedelta(hours=1), host=host):
+            if one.kind == "unit-restart":
+                counts[one.instance_key] = counts.get(one.instance_key, 0) + 1
+        return counts
+
+    async def _withheld(
+        self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None
+    ) -> Reason | None:
+        """Why nothing may be changed on this host now; None when the way is free. Takes the fence last."""
+        if isinstance(look, Unknown) or road is None:
+            return look.reason if isinstance(look, Unknown) else Reason.UNREACHABLE
+        if (why := await self._identity(declared, look)) is not None:
+            return why
+        if look.identity.systemd < SYSTEMD_AT_LEAST:
+            return Reason.SYSTEMD_TOO_OLD if look.identity.systemd > 0 else Reason.NOT_SYSTEMD
+        if declared.spec.mode == "observe":
+            return Reason.OBSERVE_ONLY
+        if await self._store.paused() is not None:
+            return Reason.PAUSED
+        if look.hold is not None:
+            return look.hold.reason if isinstance(look.hold, Unknown) else Reason.HELD
+        return await hold_fence(road, look, self._fence, self._store.knows_run)
+
+    async def _identity(self, declared: HostDeclaration, look: Observation) -> Reason | None:
+        """Note who the host is at first sight; a later change or a second object for one machine stops all action."""
+        now = look.identity
+        uuids = () if isinstance(look.gpus, Unknown) else tuple(gpu.uuid for gpu in look.gpus)
+        if not now.machine_id:
+            return Reason.UNPARSABLE
+        try:
+            kept = await self._store.note_identity(
+                declared.object.uid, now.machine_id, now.container, uuids, self._wall()
+            )
+        except Conflict:
+            return Reason.HOST_IDENTITY_TAKEN
+        same = (kept.machine_id, kept.container) == (now.machine_id, now.container)
+        return None if same else Reason.HOST_IDENTITY_CHANGED
+
+    async def _act(
+        self, declared: HostDeclaration, world: World, plan: Plan, road: Asks | None, memory: HostMemory
+    ) -> bool:
+        """Carry the plan out as far as it goes within the pass; whether anything was tried."""
+        if world.withheld is not None or road is None or isinstance(world.observation, Unknown):
+            return False
+        await self._adopt(declared, world, plan)
+        boot_id = world.observation.identity.boot_id
+        deadline = self._clock() + self._limits.pass_s
+        for at, action in enumerate(plan.actions):
+            if at and self._clock() > deadline:
+                break
+            await self._before(declared, world, action)
+            done = await execute(road, action, self._fence, boot_id, self._limits.action_s)
+            self._after(world, done, memory)
+            retired = {r.record.unit: r.spec_name for r in world.retired}
+            await note_action(self._store, world, world.desired, retired, done, self._wall())
+            if done.result != "ok":
+                break
+        return bool(plan.actions)
+
+    async def _adopt(self, declared: HostDeclaration, world: World, plan: Plan) -> None:
+        """A file that already says what is declared is ours from now on, as it is."""
+        for desired in world.desired:
+            digest = plan.adopted.get(desired.unit)
+            if digest is not None:
+                await self._store.put_instance(self._row(declared, world, desired, digest))
+
+    async def _before(self, declared: HostDeclaration, world: World, action: object) -> None:
+        """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
+        if isinstance(action, PutUnit):
+            desired = next(d for d in world.desired if d.unit == action.unit)
+            await self._store.put_instance(self._row(declared, world, desired, sha256(action.text)))
+        elif isinstance(action, UnitVerb) and action.verb in ("restart", "stop"):
+            kind = kind_of(action)
+            await self._store.note_correction(action.unit, kind, str(action.reason), self._wall(), host=world.name)
+
+    def _row(self, declared: HostDeclaration, world: World, desired: Desired, digest: str) -> StoredInstance:
+        one = desired.declared
+        row = declared.row(one.spec_uid, one.role)
+        if row is None:
+            row = StoredInstance(
+                spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path
+            )
+        return replace(
+            row,
+            unit=desired.unit,
+            path=desired.path,
+            gpus=desired.gpus,
+            written_sha256=digest,
+            written_launch=desired.launch_hash,
+        )
+
+    def _after(self, world: World, done: Done, memory: HostMemory) -> None:
+        self._metrics.actions.labels(kind_of(done.action), done.result).inc()
+        match done.action:
+            case Signal() if done.result in ("ok", "unknown"):
+                self._signalled(world, done.action, memory)
+            case UnitVerb(verb="restart") if done.result == "ok":
+                self._metrics.restarts.labels("LaunchChanged").inc()
+                memory.ours.add(done.action.unit)
+            case UnitVerb(verb="start") if done.result == "ok":
+                memory.ours.add(done.action.unit)
+                memory.cleared.discard(done.action.unit)
+            case _:
+                pass
+
+    def _signalled(self, world: World, action: Signal, memory: HostMemory) -> None:
+        now = self._clock()
+        for target in action.targets:
+            fact = memory.strays.get(target)
+            if fact is not None and action.signal == "TERM":
+                memory.strays[target] = replace(fact, term_at_s=now)
+            elif fact is not None and action.signal == "KILL":
+                memory.strays[target] = replace(fact, kill_at_s=now)
+        memory.cleared |= {desired.unit for desired in world.desired}
+
+    async def _note_turns(self, world: World, plan: Plan, memory: HostMemory, road: Asks | None) -> None:
+        """Restarts that systemd or a person made since the last look, told with the journal's evidence."""
+        if isinstance(world.observation, Unknown) or road is None:
+            return
+        for desired in world.desired:
+            unit = world.observation.unit(desired.unit)
+            if unit is None or isinstance(unit, Unknown) or not unit.invocation_id:
+                continue
+            before = memory.invocations.get(unit.name)
+            memory.invocations[unit.name] = unit.invocation_id
+            self._note_down(unit.name, unit.active_state == "active", memory)
+            if before in (None, unit.invocation_id):
+                continue
+            if unit.name in memory.ours:
+                memory.ours.discard(unit.name)
+                continue
+            self._metrics.restarts.labels("systemd" if unit.restarts > 0 else "by-hand").inc()
+            text, failure = await evidence_of(road, unit.name, before)
+            event = Event(
+                reason=failure,
+                message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} automatic restarts)",
+                kind="ServingSpec",
+                name=desired.declared.spec_name,
+                severity="Warning",
+                evidence=text,
+            )
+            memory.down_since.setdefault(unit.name, self._clock())
+            await self._store.add_event(event, self._wall())
+
+    def _note_down(self, unit: str, active: bool, memory: HostMemory) -> None:
+        """A unit that generated and does not run now is down since this look: recovery is measured from here."""
+        fact = memory.probes.get(unit)
+        if not active and fact is not None and fact.ok:
+            memory.down_since.setdefault(unit, self._clock())
+
+
+def wanted(declared: HostDeclaration) -> Wanted:
+    """What a look at this host has to include."""
+    units, dropins, ports, env = set[str](), set[str](), set[int](), set[str]()
+    for one in declared.declared:
+        unit = unit_name(one.spec_name, one.role, one.view.unit)
+        (dropins if one.view.unit is not None else units).add(unit)
+        if one.view.port is not None:
+            ports.add(one.view.port)
+        env |= set(one.view.env)
+    for retired in declared.retired:
+        (dropins if retired.record.path.endswith(".conf") else units).add(retired.record.unit)
+    env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
+    return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)))
+
+

@@ -1,0 +1,274 @@
+"""Writes down what one pass saw and did: instance rows, statuses, conditions and events. Writes only what differs.
+
+Called by `reconcile` and by the probe tasks; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from daemon.declared import HostDeclaration
+from daemon.domain.actions import Action, Signal, kind_of
+from daemon.domain.observation import Identity, Observation, Unknown
+from daemon.domain.status import Condition, Drift, Event, Reason
+from daemon.execute import Done
+from daemon.planner.conditions import (
+    InstanceState,
+    host_conditions,
+    instance_state,
+    spec_conditions,
+    unplaced_state,
+)
+from daemon.planner.holders import Holders
+from daemon.planner.plan import Plan
+from daemon.planner.world import Desired, World
+from daemon.store import Store
+from daemon.store.rows import JsonObject, Leftovers, StoredInstance, StoredObject
+
+
+def plan_json(actions: Sequence[Action]) -> list[JsonObject]:
+    """The plan as status shows it: what would be run, in order, and why."""
+    return [
+        {
+            "action": kind_of(action),
+            "target": ", ".join(str(t.pid) for t in action.targets) if isinstance(action, Signal) else action.unit,
+            "reason": str(action.reason),
+            "why": action.why[:1000],
+        }
+        for action in actions
+    ]
+
+
+async def write_states(store: Store, declaration: HostDeclaration, world: World, plan: Plan, now: datetime) -> None:
+    """Instance rows, then the status of every spec concerned, then the host's."""
+    states = [instance_state(desired, plan, world) for desired in world.desired]
+    states += [unplaced_state(unplaced, world) for unplaced in world.unplaced]
+    specs: dict[str, str] = {d.spec_uid: d.spec_name for d in declaration.declared}
+    for state in states:
+        declared = next(d for d in declaration.declared if d.role == state.role and _unit_of(d, world) == state.unit)
+        await _write_instance(store, declaration, declared.spec_uid, declared.spec_name, state, world, now)
+    for retired in world.retired:
+        specs.setdefault(retired.spec_uid, retired.spec_name)
+    for uid in specs:
+        await write_spec_status(store, uid, now)
+    await _write_host(store, declaration, world, plan, now)
+
+
+def _unit_of(declared: Any, world: World) -> str:
+    for one in (*world.desired, *world.unplaced):
+        if one.declared is declared:
+            return one.unit
+    return ""
+
+
+async def _write_instance(
+    store: Store,
+    declaration: HostDeclaration,
+    spec_uid: str,
+    spec_name: str,
+    state: InstanceState,
+    world: World,
+    now: datetime,
+) -> None:
+    row = declaration.row(spec_uid, state.role)
+    path = next((d.path for d in world.desired if d.unit == state.unit), "")
+    if row is None:
+        row = StoredInstance(spec_uid=spec_uid, role=state.role, host=world.name, unit=state.unit, path=path)
+    current = next((r for r in await store.instances(world.name, spec_uid) if r.role == state.role), row)
+    before = current.extra.get("state", {})
+    said = state_json(state)
+    await store.put_instance(replace(current, extra={**current.extra, "state": said}))
+    if (before.get("ready"), before.get("reason")) != (said["ready"], said["reason"]):
+        good = state.ready == "True"
+        text = f"{state.unit} on {world.name}: Ready {state.ready}, {state.reason}"
+        event = Event(
+            reason=state.reason,
+            message=f"{text}: {state.message}" if state.message else text,
+            kind="ServingSpec",
+            name=spec_name,
+            severity="Normal" if good or state.ready == "Unknown" else "Warning",
+        )
+        await store.add_event(event, now)
+
+
+def state_json(state: InstanceState) -> JsonObject:
+    """An instance's state as stored and shown."""
+    said = asdict(state)
+    said["reason"] = str(state.reason)
+    said["drift"] = [_drift_json(d) for d in state.drift]
+    return said
+
+
+def _drift_json(drift: Drift) -> JsonObject:
+    return {key: value for key, value in asdict(drift).items() if key != "unit"}
+
+
+def state_from_json(said: JsonObject) -> InstanceState:
+    """The state back from a stored row of this or another host."""
+    drift = tuple(Drift(unit=said["unit"], **d) for d in said.get("drift", ()))
+    return InstanceState(**{**said, "reason": Reason(said["reason"]), "drift": drift})
+
+
+async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
+    """Conditions of one spec out of all its instances on all hosts."""
+    spec = await store.by_uid(uid)
+    if spec is None:
+        return
+    rows = await store.instances(spec_uid=uid)
+    states = [state_from_json(row.extra["state"]) for row in rows if "state" in row.extra]
+    conditions = spec_conditions(spec.generation, states, deleting=spec.deleted_at is not None)
+    status: JsonObject = {
+        "observedGeneration": spec.generation,
+        "instances": [row.extra["state"] for row in rows if "state" in row.extra],
+    }
+    await store.put_status("ServingSpec", uid, status, conditions, now)
+
+
+async def _write_host(store: Store, declaration: HostDeclaration, world: World, plan: Plan, now: datetime) -> None:
+    host = declaration.object
+    conditions = list(host_conditions(world, plan, host.generation))
+    if world.withheld is not None:
+        conditions.append(Condition("Acting", "False", world.withheld, _why_not(world), host.generation))
+    else:
+        conditions.append(Condition("Acting", "True", Reason.OK, "", host.generation))
+    await _host_events(store, host, conditions, now)
+    await store.put_status("Host", host.uid, _host_json(host, world, plan), conditions, now)
+
+
+def _why_not(world: World) -> str:
+    look = world.observation
+    if world.withheld is Reason.HELD and not isinstance(look, Unknown) and isinstance(look.hold, str):
+        return f"/etc/stoker/hold: {look.hold.strip()[:500] or '(no reason given)'}"
+    return _WITHHELD.get(world.withheld or Reason.OK, "")
+
+
+_WITHHELD = {
+    Reason.OBSERVE_ONLY: "mode is observe: the plan is shown, nothing is changed; set mode: enforce to act",
+    Reason.PAUSED: "paused by a person: `stoker resume` lets it act again",
+    Reason.FENCED_OFF: "another store's daemon holds this host; `stoker takeover HOST` takes it over",
+    Reason.HOST_IDENTITY_CHANGED: "this is another machine than at first sight; `stoker takeover HOST` confirms it",
+    Reason.HOST_IDENTITY_TAKEN: "another Host object is this machine: delete one of the two",
+    Reason.SYSTEMD_TOO_OLD: "systemd 249 or newer is needed to act; the host is only observed",
+    Reason.NOT_SYSTEMD: "PID 1 is not systemd; the host is only observed",
+}
+
+
+async def _host_events(store: Store, host: StoredObject, conditions: Iterable[Condition], now: datetime) -> None:
+    said = await store.status("Host", host.uid)
+    for condition in conditions:
+        before = said.condition(condition.type) if said is not None else None
+        if before is not None and (before.status, before.reason) == (condition.status, str(condition.reason)):
+            continue
+        if before is None and condition.status == "True":
+            continue
+        text = f"{condition.type} {condition.status}, {condition.reason}"
+        event = Event(
+            reason=condition.reason,
+            message=f"{text}: {condition.message}" if condition.message else text,
+            kind="Host",
+            name=host.name,
+            severity="Warning" if condition.status == "False" else "Normal",
+        )
+        await store.add_event(event, now)
+
+
+def _host_json(host: StoredObject, world: World, plan: Plan) -> JsonObject:
+    look = world.observation
+    status: JsonObject = {
+        "observedGeneration": host.generation,
+        "mode": world.host.mode,
+        "plan": plan_json(plan.actions),
+        "withheld": str(world.withheld) if world.withheld is not None else None,
+        "unclaimed": list(plan.unclaimed),
+        "blocked": {unit: {"reason": str(b.reason), "detail": b.detail} for unit, b in sorted(plan.blocked.items())},
+        "strays": _strays_json(plan),
+    }
+    if not isinstance(look, Unknown):
+        status["identity"] = _identity_json(look.identity)
+        status["gpus"] = _gpus_json(look)
+    return status
+
+
+def _identity_json(identity: Identity) -> JsonObject:
+    return {
+        "machineId": identity.machine_id,
+        "bootId": identity.boot_id,
+        "container": identity.container,
+        "systemd": identity.systemd,
+    }
+
+
+def _gpus_json(look: Observation) -> Any:
+    """Without figures that move: a steady host writes nothing."""
+    if isinstance(look.gpus, Unknown):
+        return {"unknown": str(look.gpus.reason), "detail": look.gpus.detail}
+    return [
+        {"index": gpu.index, "uuid": gpu.uuid, "product": gpu.name, "driver": gpu.driver, "fault": gpu.fault and str(gpu.fault)}
+        for gpu in look.gpus
+    ]
+
+
+def _strays_json(plan: Plan) -> list[JsonObject]:
+    if not isinstance(plan.holders, Holders):
+        return []
+    verdicts = {v.holder.process.id: v for v in plan.clearing.verdicts}
+    found = []
+    for holder in plan.holders.all:
+        if holder.ownership.owner == "managed":
+            continue
+        verdict = verdicts.get(holder.process.id)
+        found.append(
+            {
+                "pid": holder.process.id.pid,
+                "owner": holder.ownership.owner,
+                "proof": holder.ownership.proof,
+                "what": holder.describe(),
+                "verdict": str(verdict.reason) if verdict is not None else "",
+            }
+        )
+    return found
+
+
+async def note_action(
+    store: Store, world: World, desired: Sequence[Desired], retired: dict[str, str], done: Done, now: datetime
+) -> None:
+    """The event of one action: on its spec when it concerns a unit, on the host for signals."""
+    action = done.action
+    spec = None
+    if not isinstance(action, Signal):
+        spec = next((d.declared.spec_name for d in desired if d.unit == action.unit), retired.get(action.unit))
+    kind = kind_of(action)
+    target = ", ".join(str(t.pid) for t in action.targets) if isinstance(action, Signal) else action.unit
+    text = f"{kind} {target} on {world.name}: {action.why}"
+    event = Event(
+        reason=Reason(done.reason) if done.reason else action.reason,
+        message=text if done.result == "ok" else f"{text} — {done.result}",
+        kind="Host" if spec is None else "ServingSpec",
+        name=world.name if spec is None else spec,
+        severity="Normal" if done.result == "ok" else "Warning",
+        evidence=done.evidence,
+        action=kind,
+        result=done.result,
+    )
+    await store.add_event(event, now)
+
+
+async def finish_retired(store: Store, world: World, plan: Plan, now: datetime) -> None:
+    """Forget retired instances of which nothing is left; end the deletion of specs that have none any more."""
+    for retired in plan.finished:
+        for row in await store.instances(world.name, retired.spec_uid):
+            if row.unit == retired.record.unit:
+                await store.remove_instance(row.spec_uid, row.role, row.host)
+        await end_deletion(store, retired.spec_uid, now)
+
+
+async def end_deletion(store: Store, uid: str, now: datetime) -> bool:
+    """End a deletion when no instance is left; whether it did."""
+    found = await store.by_uid(uid)
+    if found is None or found.deleted_at is None or await store.instances(spec_uid=uid):
+        return False
+    await store.finish_delete("ServingSpec", uid, Leftovers(), now=now)
+    return True
