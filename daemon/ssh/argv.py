@@ -81,9 +81,12 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def login_quote(text: str) -> str:
-    r"""One word for sh, csh and fish alike: fish takes `\\` and `\'` inside single quotes, so both stand outside."""
-    parts = re.split(r"([\\'])", text)
-    return "".join("\\" + part if part in ("\\", "'") else f"'{part}'" if part else "" for part in parts) or "''"
+    r"""One word for sh, csh and fish alike, as long as it holds no line break, which csh does not take.
+
+    Inside single quotes fish reads `\\` and `\'`, and csh reads `!`: those three characters stand outside of them.
+    """
+    parts = re.split(r"([\\'!])", text)
+    return "".join("\\" + part if part in ("\\", "'", "!") else f"'{part}'" if part else "" for part in parts) or "''"
 
 
 def refusal(done: Finished, wrap: Wrap) -> tuple[Reason, str] | None:
