@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from daemon.domain.errors import StoreError
@@ -87,7 +87,7 @@ class Database:
             self._check_open()
             async with self._reader.begin() as connection:
                 return await connection.run_sync(body)
-        except DBAPIError as err:
+        except StatementError as err:
             raise self._failed(err) from err
         finally:
             self._reading.release()
@@ -101,7 +101,7 @@ class Database:
             for listener in tuple(self._listeners):
                 listener.publish(changes)
             return result
-        except DBAPIError as err:
+        except StatementError as err:
             raise self._failed(err) from err
         finally:
             self._turn.release()
@@ -110,9 +110,11 @@ class Database:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
 
-    def _failed(self, err: DBAPIError) -> StoreError:
-        hint = "; check who else has the file open" if "locked" in str(err.orig) else "; check the disk and the file"
-        return StoreError(f"{self.path}: {err.orig}{hint}")
+    def _failed(self, err: StatementError) -> Exception:
+        if not isinstance(err, DBAPIError):  # a value that no column takes: the caller's mistake, in its own words
+            return ValueError(str(err.orig))
+        hint = "check who else has the file open" if "locked" in str(err.orig) else "check the disk and the file"
+        return StoreError(f"{self.path}: {err.orig}; {hint}")
 
 
 def _engine(path: Path, begin: str, size: int, *pragmas: str) -> AsyncEngine:
