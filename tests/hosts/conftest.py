@@ -1,0 +1,57 @@
+"""Fixtures for tests on real hosts. Importing needs nothing; the first host made needs root, nspawn and debootstrap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness import Pool, TestHost
+from harness.build import ssh_key
+
+from tests.hosts.running import Daemon
+
+MakeHost = Callable[..., TestHost]
+
+
+@pytest.fixture(scope="session")
+def host_pool() -> Iterator[Pool]:
+    """The session's hosts; all are taken down at its end."""
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def make_host(host_pool: Pool) -> Iterator[MakeHost]:
+    """make_host(name, gpus=2, idle=0, hybrid=False): a clean booted host for this test; cleaned again after it."""
+    made: list[TestHost] = []
+
+    def make(name: str, gpus: int = 2, idle: int = 0, hybrid: bool = False) -> TestHost:
+        made.append(host_pool.make_host(name, gpus=gpus, idle=idle, hybrid=hybrid))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host_pool.release(host)
+
+
+@pytest.fixture
+def host(make_host: MakeHost) -> TestHost:
+    """One clean host with two GPUs."""
+    return make_host("alpha")
+
+
+@pytest.fixture
+def crowded(make_host: MakeHost) -> TestHost:
+    """One clean host with two GPUs and 1,500 idle processes."""
+    return make_host("crowd", idle=1500)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, host_pool: Pool) -> Iterator[Daemon]:
+    """A daemon process on an empty store, not told of any host yet; ended after the test."""
+    del host_pool
+    running = Daemon(tmp_path / "data", ssh_key())
+    running.start()
+    yield running
+    running.kill()
