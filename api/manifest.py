@@ -106,13 +106,13 @@ def ambiguous(text: str) -> str | None:
     return None
 
 
-def write_yaml(documents: list[Any]) -> str:
+def write_yaml(documents: list[Any], *, ascii_only: bool = False) -> str:
     """YAML that `read_yaml` reads back to the same documents (without keys whose value is None)."""
     text: str = yaml.dump_all(
         [_without_none(document) for document in documents],
         Dumper=_Writer,
         sort_keys=False,
-        allow_unicode=True,
+        allow_unicode=not ascii_only,
         explicit_start=len(documents) > 1,
         default_flow_style=False,
         width=4096,

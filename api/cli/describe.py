@@ -1,0 +1,225 @@
+"""`stoker describe`: one host or spec in full. Reads what the daemon said; concludes nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from api.cli.connect import SHORT
+from api.cli.text import age, block, fields, heading, labels_text, line, table
+from api.client import Client, Refused
+
+
+def describe_host(client: Client, name: str, number: int) -> None:
+    """A host: road, conditions, GPUs, the plan, strays, what is placed on it, drift, events."""
+    item = client.get("hosts", name)
+    spec, status = item["spec"], item["status"]
+    specs = client.objects("servingspecs")
+    _head(item, _road(spec), ("Mode", spec.get("mode")), ("Machine", status.get("identity", {}).get("machineId")))
+    _conditions(status)
+    _gpus(status.get("gpus"))
+    _plan(status, None)
+    _strays(status.get("strays", []))
+    instances = [
+        (its["metadata"]["name"], inst) for its in specs for inst in _instances(its) if inst.get("host") == name
+    ]
+    if instances:
+        heading("Instances")
+        table(("SPEC", *_INSTANCE), [(owner, *_instance(its)) for owner, its in instances])
+    _drift(its for _, its in instances)
+    if status.get("unclaimed"):
+        heading("Unclaimed units (left alone; apply their manifest to take them back)")
+        for unit in status["unclaimed"]:
+            line(f"  {unit}")
+    _events(client, "Host", name, number)
+
+
+def describe_spec(client: Client, name: str, number: int) -> None:
+    """A spec: what it runs where, conditions, instances, drift, the plan of its units, events."""
+    item = client.get("servingspecs", name)
+    spec, status = item["spec"], item["status"]
+    model = spec.get("model", {})
+    states = (
+        ("Run", "no: stopped" if not spec.get("run", True) else None),
+        ("Suspended", "yes" if spec.get("suspend") else None),
+    )
+    _head(
+        item,
+        ("Engine", spec["engine"]["name"]),
+        ("Model", model.get("path")),
+        ("Served as", model.get("servedName")),
+        *states,
+    )
+    heading("Placement")
+    rows = [(role, host, gpus, port) for role, host, gpus, port in placements(spec)]
+    table(("ROLE", "HOST", "GPUS", "PORT"), rows)
+    _conditions(status)
+    instances = list(_instances(item))
+    if instances:
+        heading("Instances")
+        table(_INSTANCE, [_instance(its) for its in instances])
+        for its in instances:
+            if its.get("message"):
+                line(f"  {its.get('unit')}: {its['message']}")
+    _drift(instances)
+    units = {str(its.get("unit")) for its in instances} | set(_units(name, spec))
+    for host in dict.fromkeys(host for _, host, _, _ in placements(spec)):
+        try:
+            _plan(client.get("hosts", host)["status"], units, host)
+        except Refused as error:
+            line(f"{host}: {error}")
+    _events(client, "ServingSpec", name, number)
+
+
+def placements(spec: dict[str, Any]) -> list[tuple[str, str, str, Any]]:
+    """(role, host, GPUs, port) of each role as declared."""
+    found = []
+    for role, over in (spec.get("roles") or {"server": {}}).items():
+        placement = over.get("placement") or spec.get("placement") or {}
+        gpus = ",".join(map(str, placement.get("gpus", [])))
+        found.append((role, placement.get("host", "?"), gpus or "none", over.get("port") or spec.get("port")))
+    return found
+
+
+def event_rows(items: Iterable[dict[str, Any]], *, named: bool) -> Iterator[tuple[object, ...]]:
+    """Rows of an event table: age, severity, perhaps the object, reason, message."""
+    for item in items:
+        count = item.get("count", 1)
+        message = item["message"] + (f" (x{count})" if count > 1 else "")
+        who = (f"{SHORT.get(item['kind'], item['kind'])}/{item['name']}",) if named else ()
+        yield (age(item["lastTimestamp"]), item["severity"], *who, item["reason"], message)
+
+
+def _head(item: dict[str, Any], *more: tuple[str, object]) -> None:
+    metadata, status = item["metadata"], item["status"]
+    seen = status.get("observedGeneration", 0)
+    fields(
+        [
+            ("Name", metadata["name"]),
+            ("Kind", item["kind"]),
+            ("Labels", labels_text(metadata["labels"])),
+            *more,
+            ("Generation", f"{metadata['generation']} (observed {seen})"),
+            ("Created", metadata.get("creationTimestamp")),
+            ("Deleting", metadata.get("deletionTimestamp")),
+            ("UID", metadata.get("uid")),
+        ]
+    )
+
+
+def _road(spec: dict[str, Any]) -> tuple[str, str]:
+    ssh = spec.get("ssh")
+    if ssh is None:
+        return ("Road", "local")
+    road = f"{ssh['user']}@{ssh['address']} port {ssh['port']}"
+    if ssh.get("jump"):
+        road += f", through {ssh['jump']}"
+    if container := spec.get("via", {}).get("proxmoxContainer"):
+        road += f", into container {container}"
+    return ("Road", road)
+
+
+def _conditions(status: dict[str, Any]) -> None:
+    heading("Conditions")
+    rows = [
+        (its["type"], its["status"], its["reason"], age(its.get("lastTransitionTime")), its.get("message"))
+        for its in status.get("conditions", [])
+    ]
+    if rows:
+        table(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
+    else:
+        line("  none yet: not observed")
+
+
+def _gpus(gpus: Any) -> None:
+    if isinstance(gpus, dict):
+        heading("GPUs")
+        line(f"  unknown: {gpus.get('unknown')} {gpus.get('detail', '')}")
+    elif gpus:
+        heading("GPUs")
+        rows = [
+            (its.get("index"), its.get("product"), its.get("uuid"), its.get("driver"), its.get("fault")) for its in gpus
+        ]
+        table(("GPU", "PRODUCT", "UUID", "DRIVER", "FAULT"), rows)
+
+
+def _plan(status: dict[str, Any], units: set[str] | None, host: str = "") -> None:
+    """The plan: of a host, or only what concerns some units of it."""
+    if "plan" not in status:
+        return
+    plan = [its for its in status["plan"] if units is None or units & set(str(its.get("target")).split(", "))]
+    blocked = {unit: its for unit, its in status.get("blocked", {}).items() if units is None or unit in units}
+    heading(f"Plan on {host}" if host else "Plan")
+    if status.get("withheld"):
+        line(f"  not carried out: {status['withheld']}")
+    if not plan and not blocked:
+        line("  nothing to do")
+    if plan:
+        rows = [
+            (at + 1, its.get("action"), its.get("target"), its.get("reason"), its.get("why"))
+            for at, its in enumerate(plan)
+        ]
+        table(("#", "ACTION", "ON", "REASON", "WHY"), rows)
+    for unit, its in blocked.items():
+        line(f"  {unit} waits: {its.get('reason')}: {its.get('detail')}")
+
+
+def _strays(strays: list[dict[str, Any]]) -> None:
+    if strays:
+        heading("Strays")
+        rows = [
+            (its.get("pid"), its.get("owner"), its.get("verdict"), f"{its.get('what')} ({its.get('proof')})")
+            for its in strays
+        ]
+        table(("PID", "OWNER", "VERDICT", "WHAT"), rows)
+
+
+_INSTANCE = ("UNIT", "HOST", "READY", "REASON", "STATE", "PID")
+
+
+def _instances(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from item["status"].get("instances", [])
+
+
+def _instance(its: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        its.get("unit"),
+        its.get("host"),
+        its.get("ready"),
+        its.get("reason"),
+        its.get("active"),
+        its.get("main_pid"),
+    )
+
+
+def _drift(instances: Iterable[dict[str, Any]]) -> None:
+    rows = [
+        (
+            its.get("unit"),
+            d.get("layer"),
+            d.get("field"),
+            "yes" if d.get("launch") else "-",
+            f"declared {d.get('declared')}, observed {d.get('observed')}",
+        )
+        for its in instances
+        for d in its.get("drift", [])
+    ]
+    if rows:
+        heading("Drift")
+        table(("UNIT", "LAYER", "FIELD", "LAUNCH", "DIFFERENCE"), rows)
+
+
+def _units(name: str, spec: dict[str, Any]) -> Iterator[str]:
+    for role, over in (spec.get("roles") or {"server": {}}).items():
+        yield over.get("unit") or spec.get("unit") or f"stoker-{name}.{role}.service"
+
+
+def _events(client: Client, kind: str, name: str, number: int) -> None:
+    heading("Events")
+    found = client.events(kind, name, number)
+    if not found:
+        line("  none")
+    for item in reversed(found):
+        count = f" (x{item['count']})" if item.get("count", 1) > 1 else ""
+        line(f"  {age(item['lastTimestamp'])} ago  {item['severity']}  {item['reason']}  {item['message']}{count}")
+        block(item.get("evidence", ""), indent=6)
