@@ -1,7 +1,8 @@
 """Transactions: one writer connection, a few readers, changes told after the commit.
 
 Base of `Store`; the other files of this package give `_read` and `_write` their bodies. A body is a plain function
-over a Core connection and must be short: it holds the file's only write lock.
+over a Core connection and must be short: a write holds the file's only write lock. A read is one statement, or several
+within `snapshot`.
 
 Cancellation: waiting for a turn can be cancelled and then nothing happened. Once a transaction began it runs to its end
 whoever is cancelled, so a cancelled or timed-out write has *maybe* committed: the caller reads again.
@@ -10,18 +11,19 @@ whoever is cancelled, so a cancelled or timed-out write has *maybe* committed: t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from daemon.domain.errors import StoreError
 from daemon.store.files import BUSY_TIMEOUT_S
-from daemon.store.rows import Change, Kind, What
+from daemon.store.rows import Change, Kind, StoredObject, What
 from daemon.store.subscription import Subscription
 
 T = TypeVar("T")
@@ -47,12 +49,13 @@ class Database:
         self.uid = uid
         self._new_id = new_id
         self._max_events = max_events
-        self._writer = _engine(path, "BEGIN IMMEDIATE", 1)
-        self._reader = _engine(path, "BEGIN", READERS, "PRAGMA query_only=ON")
+        self._writer = _writer(path)
+        self._reader = _reader(path)
         self._turn = asyncio.Lock()
         self._reading = asyncio.Semaphore(READERS)
         self._listeners: set[Subscription] = set()
         self._closed = False
+        self._listed: dict[Kind, tuple[int, tuple[StoredObject, ...]]] = {}  # by the version they were read at
 
     def subscribe(self) -> Subscription:
         """Changes committed by this process from entering it on: `with store.subscribe() as changes: async for …`."""
@@ -85,7 +88,7 @@ class Database:
     async def _look(self, body: Callable[[Connection], T]) -> T:
         try:
             self._check_open()
-            async with self._reader.begin() as connection:
+            async with self._reader.connect() as connection:
                 return await connection.run_sync(body)
         except StatementError as err:
             raise self._failed(err) from err
@@ -117,21 +120,46 @@ class Database:
         return StoreError(f"{self.path}: {err.orig}; {hint}")
 
 
-def _engine(path: Path, begin: str, size: int, *pragmas: str) -> AsyncEngine:
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///{path}", pool_size=size, max_overflow=0, connect_args={"timeout": BUSY_TIMEOUT_S}
-    )
+@contextmanager
+def snapshot(connection: Connection) -> Iterator[None]:
+    """Make the statements of a reader see one state of the file."""
+    connection.exec_driver_sql("BEGIN")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("ROLLBACK")
 
+
+def _writer(path: Path) -> AsyncEngine:
+    engine = _engine(path, 1)
+
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    event.listen(engine.sync_engine, "begin", begun)
+    _set_up(engine)
+    return engine
+
+
+def _reader(path: Path) -> AsyncEngine:
+    # Each call of the driver crosses threads: a single SELECT without BEGIN and ROLLBACK costs half.
+    engine = _engine(path, READERS, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
+    _set_up(engine, "PRAGMA query_only=ON")
+    return engine
+
+
+def _engine(path: Path, size: int, **options: Any) -> AsyncEngine:
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    waits = {"timeout": BUSY_TIMEOUT_S}
+    return create_async_engine(url, pool_size=size, max_overflow=0, connect_args=waits, **options)
+
+
+def _set_up(engine: AsyncEngine, *pragmas: str) -> None:
     def connected(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # sqlite3 would begin by itself, late and deferred: we begin, see below
+        connection.isolation_level = None  # sqlite3 would begin by itself, late and deferred
         cursor = connection.cursor()
         for pragma in ("PRAGMA foreign_keys=ON", "PRAGMA synchronous=FULL", *pragmas):
             cursor.execute(pragma)
         cursor.close()
 
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
     event.listen(engine.sync_engine, "connect", connected)
-    event.listen(engine.sync_engine, "begin", begun)
-    return engine

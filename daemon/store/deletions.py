@@ -14,7 +14,7 @@ from sqlalchemy import delete as sql_delete
 
 from daemon.domain.errors import Conflict, NotFound
 from daemon.domain.status import Event, Reason
-from daemon.store.database import Database, Tx
+from daemon.store.database import Database, Tx, snapshot
 from daemon.store.events import write_event
 from daemon.store.records import find, find_uid, next_version, remember_place, rewrite
 from daemon.store.rows import Kind, Leftovers, StoredObject, Tombstone
@@ -80,7 +80,8 @@ class Deletions(Database):
             query = query.where(tombstones.c.uid.in_(select(places.c.uid).where(places.c.host == host)))
 
         def body(connection: Connection) -> tuple[Tombstone, ...]:
-            return tuple(_stone(connection, row) for row in connection.execute(query).all())
+            with snapshot(connection):
+                return tuple(_stone(connection, row) for row in connection.execute(query).all())
 
         return await self._read(body)
 

@@ -14,9 +14,18 @@ from sqlalchemy import Connection, Row, insert, select
 
 from daemon.domain.errors import Conflict, NotFound
 from daemon.domain.status import Event, Reason
-from daemon.store.database import Database, Tx
+from daemon.store.database import Database, Tx, snapshot
 from daemon.store.events import write_event
-from daemon.store.records import find, find_uid, next_version, remember_generation, rewrite, to_object, values_of
+from daemon.store.records import (
+    find,
+    find_uid,
+    next_version,
+    present_version,
+    remember_generation,
+    rewrite,
+    to_object,
+    values_of,
+)
 from daemon.store.rows import JsonObject, Kind, Outcome, PutResult, Revision, StoredObject
 from daemon.store.schema import canonical, history, objects
 
@@ -71,9 +80,12 @@ class Objects(Database):
         return await self._read(lambda connection: find_uid(connection, uid))
 
     async def list(self, kind: Kind, selector: Mapping[str, str] | None = None) -> tuple[StoredObject, ...]:
-        """All objects of a kind by name, terminating ones included; `selector` keeps those with all these labels."""
-        query = select(objects).where(objects.c.kind == kind).order_by(objects.c.name)
-        found = await self._read(lambda connection: tuple(to_object(row) for row in connection.execute(query)))
+        """All objects of a kind by name, terminating ones included; `selector` keeps those with all these labels.
+
+        Cheap while no object changes: the same values are given again, so their dicts must not be written to.
+        """
+        version, found = await self._read(lambda connection: _list(connection, kind, self._listed.get(kind)))
+        self._listed[kind] = (version, found)
         wanted = (selector or {}).items()
         return tuple(item for item in found if wanted <= item.labels.items())
 
@@ -88,6 +100,18 @@ class Objects(Database):
             return ()
 
         return await self._read(body)
+
+
+_Listed = tuple[int, tuple[StoredObject, ...]]
+
+
+def _list(connection: Connection, kind: Kind, before: _Listed | None) -> _Listed:
+    if before is not None and before[0] == present_version(connection):
+        return before
+    query = select(objects).where(objects.c.kind == kind).order_by(objects.c.name)
+    with snapshot(connection):
+        found = tuple(to_object(row) for row in connection.execute(query))
+        return present_version(connection), found
 
 
 @dataclass(frozen=True, slots=True)

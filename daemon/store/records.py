@@ -34,6 +34,12 @@ def values_of(item: StoredObject) -> dict[str, Any]:
     return {column.name: getattr(item, column.name) for column in objects.c}
 
 
+def present_version(connection: Connection) -> int:
+    """The store's resource_version: equal means that no object was made, changed or removed, by any process."""
+    query = select(counters.c.value).where(counters.c.name == "resource_version")
+    return int(connection.execute(query).scalar_one())
+
+
 def rewrite(tx: Tx, changed: StoredObject) -> None:
     """Store the object, whole, in place of what it was."""
     tx.connection.execute(update(objects).where(objects.c.uid == changed.uid).values(values_of(changed)))

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 from sqlalchemy import delete as sql_delete
 
 from daemon.domain.status import Condition
-from daemon.store.database import Database, Tx
+from daemon.store.database import Database, Tx, snapshot
 from daemon.store.rows import JsonObject, Kind, StoredCondition, StoredStatus
 from daemon.store.schema import canonical, conditions, objects, statuses
 
@@ -36,12 +36,12 @@ class Status(Database):
 
     async def status(self, kind: Kind, uid: str) -> StoredStatus | None:
         """What was last said of one object, None when nothing was."""
-        query = (objects.c.kind == kind, objects.c.uid == uid)
-        return (await self._read(lambda connection: _statuses(connection, *query))).get(uid)
+        which = (objects.c.kind == kind, objects.c.uid == uid)
+        return (await self._read(lambda connection: _seen(connection, *which))).get(uid)
 
     async def statuses(self, kind: Kind) -> dict[str, StoredStatus]:
         """What was last said of every object of a kind, by uid."""
-        return await self._read(lambda connection: _statuses(connection, objects.c.kind == kind))
+        return await self._read(lambda connection: _seen(connection, objects.c.kind == kind))
 
 
 def _put(tx: Tx, uid: str, status: JsonObject, wanted: dict[str, Condition], now: datetime) -> bool:
@@ -105,12 +105,16 @@ def _one(connection: Connection, uid: str) -> StoredStatus | None:
     return _statuses(connection, objects.c.uid == uid).get(uid)
 
 
+def _seen(connection: Connection, *which: ColumnElement[bool]) -> dict[str, StoredStatus]:
+    with snapshot(connection):
+        return _statuses(connection, *which)
+
+
 def _statuses(connection: Connection, *which: ColumnElement[bool]) -> dict[str, StoredStatus]:
     columns: tuple[Any, ...] = (statuses.c.uid, statuses.c.status, statuses.c.updated_at)
     rows = connection.execute(select(*columns).join(objects, objects.c.uid == statuses.c.uid).where(*which)).all()
     said: dict[str, list[StoredCondition]] = {row.uid: [] for row in rows}
     query = select(conditions).join(objects, objects.c.uid == conditions.c.uid).where(*which)
-    for row in connection.execute(query.order_by(conditions.c.type)):
-        values = dict(row._mapping)
-        said[values.pop("uid")].append(StoredCondition(**values))
+    for uid, *values in connection.execute(query.order_by(conditions.c.type)):
+        said[uid].append(StoredCondition(*values))
     return {row.uid: StoredStatus(row.uid, row.status, tuple(said[row.uid]), row.updated_at) for row in rows}
