@@ -1,0 +1,192 @@
+# shellcheck shell=sh
+# The verbs that change something: each under one lock, each refused before anything is done. Part of stoker-host.
+
+# ---- what every change checks, in this order: a person's hold, the fence, the ground ----
+
+lock() {
+    mkdir -p -m 0755 "$STATE" && mkdir -p -m 0700 "$STATE/units" || refuse 78 "$STATE cannot be written"
+    true 2>/dev/null >>"$STATE/lock" || refuse 78 "$STATE/lock cannot be written"
+    exec 9>>"$STATE/lock"
+    flock -w 20 9 || refuse 1 "another change on this host has not ended for 20 s"
+    [ ! -e "$HOLD" ] && [ ! -L "$HOLD" ] || refuse 77 "$(head -c 1000 "$HOLD" 2>/dev/null)"
+}
+
+valid_fence() { # STORE EPOCH RUN
+    # shellcheck disable=SC2086
+    set -- $1
+    [ $# = 3 ] && valid "$1" A-Za-z0-9_- 64 && valid "$2" 0-9 15 && valid "$3" A-Za-z0-9_- 64
+}
+
+present_fence() { # sets $present, `-` when there is none; section fence
+    present=-
+    [ ! -e "$STATE/fence" ] || IFS= read -r present <"$STATE/fence" || refuse 1 "$STATE/fence cannot be read"
+    echo "$present" >"$T/fence"
+    mark fence 0
+}
+
+may_change() {
+    lock
+    present_fence
+    valid_fence "$fence" || refuse 64 "no fence"
+    [ "$fence" = "$present" ] || refuse 76 "this host is fenced by $present" fence
+    read -r boot_now </proc/sys/kernel/random/boot_id
+    [ "$boot" = "$boot_now" ] || refuse 75 "the host was booted since: $boot_now"
+}
+
+step() { # COMMAND…: one bounded command whose failure ends the verb, with what it said
+    timeout -k 5 90 "$@" >"$T/out" 2>&1 </dev/null 9>&- || {
+        code=$?
+        refuse 1 "$* (exit status $code): $(head -c 2000 "$T/out")"
+    }
+}
+
+show() { # PROPERTY: one property of $unit
+    shown=$(timeout -k 5 30 systemctl show --no-pager -p "$1" --value -- "$unit" 2>"$T/out" 9>&-) ||
+        refuse 1 "systemctl show -p $1 $unit (exit status $?): $(head -c 2000 "$T/out")"
+}
+
+put_file() { # FILE MODE: puts $T/new there: whole or not at all, and surely
+    temporary=$1.stoker-new
+    { cat "$T/new" >"$temporary" && chmod "$2" "$temporary" && sync "$temporary" && mv -fT "$temporary" "$1" &&
+        sync "${1%/*}"; } 2>"$T/out" 9>&- || refuse 1 "writing $1: $(head -c 500 "$T/out")"
+}
+
+done_with() { # TEXT: the verb succeeded
+    echo "$1" >"$T/result"
+    mark result 0
+    answer 0 result
+}
+
+# ---- the verbs ----
+
+take_fence() { # compare and swap: whoever stands there must be the one the caller knows
+    lock
+    present_fence
+    valid_fence "$fence" || refuse 64 "no fence"
+    [ "$expected" = "$present" ] || refuse 76 "this host is fenced by $present" fence
+    echo "$fence" >"$T/new"
+    put_file "$STATE/fence" 0644
+    done_with "$fence"
+}
+
+own_path() { # only these two places are ever written
+    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    [ "$path" = "$UNITS/$unit" ] || [ "$path" = "$UNITS/$unit.d/50-stoker.conf" ] || refuse 64 "not a path for this unit"
+}
+
+check_file() { # the present file must be the one the change was decided on; `-` is none
+    found=-
+    [ ! -L "$path" ] || refuse 75 "$path is a symbolic link"
+    if [ -e "$path" ]; then
+        found=$(sha256sum <"$path") || refuse 1 "$path cannot be read"
+        found=${found%% *}
+    fi
+    [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+}
+
+take_body() { # BYTES FILE
+    head -c "$1" >"$2"
+    [ "$(wc -c <"$2")" -eq "$1" ] || refuse 64 "the request was cut"
+}
+
+put_unit() {
+    own_path
+    [ "$body" -gt 0 ] && [ "$body" -le 1048576 ] && [ "$gate" -le 1048576 ] || refuse 64 "needs body and gate"
+    take_body "$body" "$T/text"
+    take_body "$gate" "$T/new"
+    may_change
+    check_file
+    put_file "$STATE/units/$unit" 0644
+    mkdir -p -m 0755 "${path%/*}" || refuse 1 "${path%/*} cannot be made"
+    mv "$T/text" "$T/new"
+    put_file "$path" 0644
+    step systemctl daemon-reload
+    show NeedDaemonReload
+    [ "$shown" = no ] || refuse 1 "$unit still needs a daemon-reload"
+    done_with "wrote $path"
+}
+
+remove_unit() {
+    own_path
+    may_change
+    check_file
+    [ "$found" != - ] || refuse 75 "$path is not there"
+    show ActiveState
+    case $shown in inactive | failed) ;; *) refuse 75 "$unit is $shown" ;; esac
+    [ "$shown" != failed ] || step systemctl reset-failed -- "$unit"
+    [ "$path" != "$UNITS/$unit" ] || step systemctl disable -- "$unit"
+    rm -f "$path" "$STATE/units/$unit" || refuse 1 "$path cannot be removed"
+    rmdir "$UNITS/$unit.d" 2>/dev/null # stays when others keep files there
+    sync "$UNITS"
+    step systemctl daemon-reload
+    done_with "removed $path"
+}
+
+unit_ground() {
+    show InvocationID
+    [ "${shown:--}" = "$ground" ] || refuse 75 "$unit has invocation ${shown:--} now"
+    show ActiveState
+    [ "$shown" = "$state" ] || refuse 75 "$unit is $shown now"
+}
+
+unit_verb() { # start | stop | restart | enable | disable
+    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    may_change
+    unit_ground
+    case $1 in
+    start | restart)
+        # A definition that waits for a reload would be started in its old form.
+        show NeedDaemonReload
+        [ "$shown" = no ] || step systemctl daemon-reload
+        # The start limit bounds systemd, not us. A unit that is not in memory has no count to forget.
+        timeout -k 5 90 systemctl reset-failed -- "$unit" >"$T/out" 2>&1 </dev/null 9>&- || {
+            code=$?
+            grep -q 'not loaded' "$T/out" || refuse 1 "systemctl reset-failed $unit (exit status $code): $(head -c 2000 "$T/out")"
+        }
+        step systemctl --no-block "$1" -- "$unit"
+        ;;
+    stop) step systemctl --no-block stop -- "$unit" ;;
+    *) step systemctl "$1" -- "$unit" ;;
+    esac
+    done_with "$(head -c 2000 "$T/out")"
+}
+
+ancestors() { # sets $protected to our own ancestors and ourselves
+    protected=" 1 $$ "
+    p=$$
+    while stat_of "$p"; do
+        # shellcheck disable=SC2086
+        set -- $stat
+        p=$2
+        [ "$p" -gt 1 ] || break
+        protected="$protected$p "
+    done
+}
+
+send_signal() { # each target is looked at again in the step that signals it
+    case $signal in TERM | KILL | CONT) ;; *) refuse 64 "not a signal of ours" ;; esac
+    [ -n "$targets" ] || refuse 64 "no target"
+    printf '%s' "$targets" >"$T/targets"
+    while read -r pid start more; do
+        valid "$pid" 0-9 9 && valid "$start" 0-9 20 && [ -z "$more" ] || refuse 64 "not a target"
+        case $pid in 0*) refuse 64 "not a target" ;; esac
+    done <"$T/targets"
+    may_change
+    ancestors
+    while read -r pid start; do
+        case $protected in *" $pid "*) echo "$pid failed"; continue ;; esac
+        if ! ticks_of "$pid" || [ "$letter" = Z ] || [ "$letter" = X ]; then
+            echo "$pid gone"
+        elif [ "$ticks" != "$start" ]; then
+            echo "$pid changed"
+        elif kill -s "$signal" "$pid" 2>/dev/null; then
+            echo "$pid ok"
+        elif ticks_of "$pid"; then
+            echo "$pid failed"
+        else
+            echo "$pid gone"
+        fi
+    done <"$T/targets" >"$T/result"
+    mark result 0
+    answer 0 result
+}

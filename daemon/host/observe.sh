@@ -1,0 +1,319 @@
+# shellcheck shell=sh
+# The look: everything the daemon may want to know, in one exec. Part of stoker-host.
+
+# ---- the driver ----
+
+find_smi() {
+    smi=''
+    for place in $SMI_PLACES; do
+        [ ! -x "$place" ] || { smi=$place; return 0; }
+    done
+    return 1
+}
+
+hung_smi() { # true while an nvidia-smi of ours hangs beyond its limit: a second one would hang with it
+    hung='' spent=''
+    ticks_of $$
+    mine=$ticks
+    set +f
+    for note in "$RUN"/smi/*; do
+        pid=${note##*/}
+        [ "$pid" != '*' ] || continue
+        noted=''
+        read -r noted <"$note"
+        if ticks_of "$pid" && [ "$ticks" = "$noted" ] && [ "$letter" != Z ]; then
+            [ $((mine - noted)) -le $((limit_ms / 10 + 300)) ] || hung=$pid
+        else
+            spent="$spent $note"
+        fi
+    done
+    set -f
+    [ -n "$hung" ]
+}
+
+ask_smi() { # NAME QUERY: one question to the driver; notes its pid, so that a hung one is known later
+    # shellcheck disable=SC2016
+    tool "$1" sh -c 'read -r _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ t _ </proc/$$/stat
+        echo $$ >"$1"; [ ! -d "$2" ] || echo "$t" >"$2/$$"; shift 2; exec "$@" 2>&1' \
+        sh "$T/$1.pid" "$RUN/smi" "$smi" "$2" --format=csv,noheader,nounits
+    # timeout's KILL reaches its own group and so itself: 137
+    case $code in 124 | 137) echo "124 $(((now - begun) * 10))" >"$T/$1.rc" ;; esac
+}
+
+ask_driver() {
+    if ! find_smi; then
+        mark gpus 127
+        mark apps 127
+    elif hung_smi; then
+        echo "nvidia-smi (pid $hung) hangs since an earlier look" | tee "$T/gpus" >"$T/apps"
+        mark gpus 124
+        mark apps 124
+    else
+        ask_smi gpus --query-gpu=index,uuid,pci.bus_id,name,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,mig.mode.current </dev/null >/dev/null 2>&1 &
+        gpus_job=$!
+        ask_smi apps --query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory </dev/null >/dev/null 2>&1 &
+        apps_job=$!
+    fi
+}
+
+# ---- observe ----
+
+SHOW=Id,Names,LoadState,ActiveState,SubState,Result,UnitFileState,FragmentPath,DropInPaths,NeedDaemonReload,MainPID,ControlPID,InvocationID,NRestarts,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic,InactiveEnterTimestampMonotonic,StateChangeTimestampMonotonic,ControlGroup,TimeoutStopUSec,Job
+
+wanted_units() { # adds the unit files that carry our name to the units asked for, and lists where each one's text lies
+    set +f
+    for file in "$UNITS"/stoker-*.service "$UNITS"/*.service.d/50-stoker.conf; do
+        case $file in
+        */50-stoker.conf) name=${file%.d/50-stoker.conf}; name=${name##*/}; drop=1 ;;
+        *) name=${file##*/}; drop='' ;;
+        esac
+        [ -f "$file" ] && valid_unit "$name" || continue
+        case "$units " in *" $name "*) ;; *) units="$units $name" dropins="$dropins${drop:+ $name}" ;; esac
+    done
+    set -f
+    texts=''
+    for name in $units; do
+        file=$UNITS/$name
+        case "$dropins " in *" $name "*) file=$UNITS/$name.d/50-stoker.conf ;; esac
+        if [ -f "$file" ] && [ ! -L "$file" ]; then
+            echo "$name $file present"
+            texts="$texts $file"
+        elif [ -e "$file" ] || [ -L "$file" ]; then
+            echo "$name $file other"
+        else
+            echo "$name $file absent"
+        fi
+    done >"$T/paths"
+    mark paths 0
+}
+
+loaded() { # what systemd has loaded, over JSON: `show` loses the quoting
+    for name in $units; do
+        label=$(printf '%s' "$name" | sed 's/_/_5f/g; s/[.]/_2e/g; s/-/_2d/g; s/@/_40/g; s/:/_3a/g; s/^[0-9]/_3&/')
+        echo "= $name"
+        busctl --json=short get-property org.freedesktop.systemd1 "/org/freedesktop/systemd1/unit/$label" \
+            org.freedesktop.systemd1.Service ExecStart Environment User WorkingDirectory || return
+    done
+}
+
+facts() { # slow-changing facts, gathered in the background
+    {
+        echo "container=$(systemd-detect-virt -c)"
+        echo "systemd=$([ ! -d "$BOOTED" ] || systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
+        echo "uid=$(id -u)"
+        echo "clk_tck=$(getconf CLK_TCK)"
+        df -P /dev/shm 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/shm_pct=\1/p'
+        df -P "$STATE" 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/disk_pct=\1/p'
+    } >"$T/facts"
+}
+
+meta() {
+    cat "$T/facts"
+    for pair in boot_id:/proc/sys/kernel/random/boot_id machine_id:/etc/machine-id \
+        hostname:/proc/sys/kernel/hostname pid1:/proc/1/comm; do
+        value=''
+        { read -r value <"${pair#*:}"; } 2>/dev/null
+        echo "${pair%%:*}=$value"
+    done
+    # The script's own start ticks are the kernel's boot clock: /proc/uptime may be a container's own.
+    ticks_of $$
+    echo "monotonic_us=${ticks}0000"
+    echo "uptime_s=$((ticks / 100))"
+    while read -r word value _; do
+        [ "$word" != MemAvailable: ] || { echo "mem_available_kib=$value"; break; }
+    done </proc/meminfo
+}
+
+one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 2 when it cannot be read
+    if [ ! -e "$2" ] && [ ! -L "$2" ]; then mark "$1" 1; return; fi
+    if head -c 4096 "$2" >"$T/$1" 2>/dev/null; then mark "$1" 0; else mark "$1" 2; fi
+}
+
+scan_fds() { # every open socket and NVIDIA device: PATH NUL TARGET NUL
+    set +f
+    tool fds find /proc/[0-9]*/fd -maxdepth 1 \( -lname '/dev/nvidia*' -o -lname 'socket:*' \) -printf '%h\0%l\0'
+    flat fds
+}
+
+scan_table() { # the stat and cgroup of every process: FILE NUL CONTENT NUL
+    set +f
+    tool all grep -azsHZ '' /proc/[0-9]*/stat /proc/[0-9]*/cgroup
+    flat all
+}
+
+scan_sessions() {
+    set +f
+    set -- "$SESSIONS"/*
+    for file in "$@"; do
+        shift
+        case $file in *.ref) continue ;; esac # a FIFO: reading it would wait for ever
+        [ ! -f "$file" ] || set -- "$@" "$file"
+    done
+    set -f
+    [ $# = 0 ] || tool leaders grep -sH '^LEADER=[0-9]' "$@"
+}
+
+# Pairs become lines: newlines inside become \001, NULs end the line.
+flat() { tr '\n\0' '\001\n' <"$T/$1" >"$T/$1.flat" || mark "$1" 3; }
+
+# Chooses the candidates: seeds, their groups and descendants, and everybody's ancestors.
+# shellcheck disable=SC2016
+CHOOSE='
+function port_of(hex,  i, n) { n = 0; for (i = 1; i <= 4; i++) n = n * 16 + index("0123456789ABCDEF", substr(hex, i, 1)) - 1; return n }
+function parent_of(q) { return (q in ppid) ? ppid[q] : 0 }
+BEGIN { k = split(units, a, " "); for (i = 1; i <= k; i++) wanted[a[i]] = 1
+    k = split(ports, a, " "); for (i = 1; i <= k; i++) needed[a[i]] = 1 }
+mode == "units" { if (sub(/^MainPID=/, "") && $0 > 0) main[$0] = 1; next }
+mode == "apps" { split($0, a, /, */); if (a[2] ~ /^[0-9]+$/) seed[a[2]] = 1; next }
+mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
+mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
+mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) bad = bad $0 "\n"; next }
+mode == "fds" && FNR % 2 { split($0, a, "/"); pid = a[3]; next }
+mode == "fds" { if (seen[pid, $0]++) next
+    if (substr($0, 1, 8) == "socket:[") { ino = substr($0, 9, length($0) - 9)
+        if (ino in lport) { owners[ino] = owners[ino] (owners[ino] == "" ? "" : ",") pid; serves[ino, pid] = 1
+            if (lport[ino] in needed) seed[pid] = 1 } }
+    else { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
+    next }
+FNR % 2 { split($0, a, "/"); pid = a[3]; kind = a[4]; next }
+kind == "stat" { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3]; next }
+kind == "cgroup" { k = split($0, a, "\001"); path = ""
+    for (i = 1; i <= k; i++) { if (sub(/^[0-9]+:name=systemd:/, "", a[i])) { path = a[i]; break } if (sub(/^0::/, "", a[i])) path = a[i] }
+    group[pid] = path; k = split(path, a, "/"); for (i = 1; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
+END {
+    if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
+    for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
+    if (whole) for (p in ppid) want[p] = 1
+    for (p in ppid) if (pgrp[p] in groups) want[p] = 1
+    do { grown = 0; for (p in ppid) if (!(p in want) && ppid[p] > 1 && (ppid[p] in want)) { want[p] = 1; grown = 1 } } while (grown)
+    for (p in want) for (q = parent_of(p); q > 0 && !(q in up); q = parent_of(q)) up[q] = 1
+    for (q in up) want[q] = 1
+    for (p in want) { pids = pids " " p; k = split(group[p], a, "/")
+        for (i = 1; i <= k; i++) if (a[i] ~ /\.(service|scope)$/ && length(a[i]) < 256 && a[i] !~ /[^A-Za-z0-9:_.@\\-]/ && !(a[i] in wanted) && !other[a[i]]++) others = others " " a[i] }
+    for (p in main) if (p in ppid) mains = mains " " p
+    for (n = 1; n <= ln; n++) { ino = lorder[n]; show = lport[ino] in needed; k = split(owners[ino], a, ",")
+        for (i = 1; i <= k; i++) if (a[i] in want) show = 1
+        if (show) print lport[ino], laddr[ino], (k ? owners[ino] : "-") > (dir "/sockets") }
+    for (s in leader) { p = leader[s]; print s, ((p in letter) && letter[p] != "Z" && letter[p] != "X") ? p : 0 > (dir "/sessions") }
+    printf "%s", bad > (dir "/bad")
+    print pids; print mains; print others
+}'
+
+choose() { # sets $pids, $mains and $others; sections nvfds, sockets and sessions come out beside them
+    # shellcheck disable=SC2086
+    timeout -k 1 "$limit" awk -v units="$units" -v ports="$ports" -v dir="$T" -v self=$$ -v whole="$whole" "$CHOOSE" \
+        mode=units "$T/units" mode=apps "$T/apps" mode=leaders "$T/leaders" mode=net "$T/net" mode=err "$T/fds.err" \
+        mode=fds "$T/fds.flat" mode=all "$T/all.flat" >"$T/chosen" 2>"$T/choose.err" || mark fds 1
+    { read -r pids; read -r mains; read -r others; } <"$T/chosen"
+    read -r fds_code _ <"$T/fds.rc"
+    read -r all_code _ <"$T/all.rc"
+    read -r net_code _ <"$T/net.rc"
+    # find and grep say 1 and 2 for a process that ended under their hands; what else they said is in bad.
+    whole_code=0
+    if [ -s "$T/bad" ] || [ "$fds_code" -gt 1 ] || [ "$all_code" -gt 2 ] || [ "$net_code" != 0 ] || [ ! -s "$T/chosen" ]; then
+        whole_code=1
+        [ "$fds_code" != 124 ] && [ "$all_code" != 124 ] || whole_code=124
+    fi
+}
+
+processes() {
+    files='' mains_environ='' environ='' links=''
+    for p in $pids; do
+        files="$files /proc/$p/stat /proc/$p/cgroup /proc/$p/cmdline"
+        environ="$environ /proc/$p/environ"
+    done
+    for p in $mains; do
+        mains_environ="$mains_environ /proc/$p/environ"
+        links="$links /proc/$p/cwd /proc/$p/exe"
+    done
+    # shellcheck disable=SC2086
+    {
+        tool processes grep -asHZ '' $files
+        [ "$code" -le 2 ] && code=$whole_code
+        [ "$whole_code" = 0 ] || cat "$T/bad" >"$T/processes"
+        mark processes "$code"
+        tool uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
+        [ "$code" -gt 2 ] || mark uids 0
+        tool environ grep -azsHZ '^STOKER_' $environ
+        spoiled=$code
+        if [ -n "$mains$names" ] && [ -n "$mains" ] && [ -n "$names" ]; then
+            tool environ2 grep -azsHZ -E "^(${names#|})" $mains_environ
+            [ "$code" -le 2 ] || spoiled=$code
+            cat "$T/environ2" >>"$T/environ"
+        fi
+        [ "$spoiled" -gt 2 ] && mark environ "$spoiled" || mark environ 0
+        [ -z "$links" ] || tool exe find $links -maxdepth 0 -printf '%p\0%l\0'
+        [ -n "$links" ] && [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
+    }
+    readable='' gone=''
+    for p in $pids; do
+        if true 2>/dev/null <"/proc/$p/environ"; then readable="$readable $p"; fi
+        [ -d "/proc/$p" ] || gone="$gone $p"
+    done
+    printf '%s\n' "$readable" >"$T/environ_ok"
+    printf '%s\n%s\n' "$pids" "$gone" >"$T/candidates"
+    mark environ_ok 0
+    mark candidates "$whole_code"
+    mark nvfds "$whole_code"
+    mark sockets "$whole_code"
+}
+
+users() { # names of the uids seen; a directory service may be slow, so it is bounded as well
+    # shellcheck disable=SC2046
+    set -- $(sed 's/.*Uid:[[:space:]]*//; s/[[:space:]].*//' "$T/uids" | sort -u)
+    [ $# != 0 ] || { mark users 0; return; }
+    tool passwd getent passwd "$@"
+    [ "$code" != 127 ] || tool passwd cat /etc/passwd
+    [ "$code" != 2 ] || code=0 # one of the uids has no name
+    cut -d: -f1,3 "$T/passwd" >"$T/users"
+    mark users "$code"
+}
+
+observe() {
+    fixed "$limit_ms"
+    ask_driver
+    scan_fds &
+    fds_job=$!
+    scan_table &
+    table_job=$!
+    facts 2>/dev/null &
+    facts_job=$!
+    wanted_units
+    systemd_code=0
+    [ -d "$BOOTED" ] || systemd_code=78
+    jobs=''
+    if [ "$systemd_code" = 0 ] && [ -n "$units" ]; then
+        # shellcheck disable=SC2086
+        tool units systemctl show --no-pager -p "$SHOW" -- $units &
+        jobs="$jobs $!"
+        { loaded >"$T/loaded" 2>"$T/loaded.err"; mark loaded $?; } &
+        jobs="$jobs $!"
+    else
+        mark units $systemd_code
+        mark loaded $systemd_code
+    fi
+    # shellcheck disable=SC2086
+    [ -z "$texts" ] || tool texts grep -azHZ '' $texts
+    [ -n "$texts" ] && [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
+    tool net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
+    scan_sessions
+    [ -e "$T/leaders" ] || : >"$T/leaders"
+    one_file hold "$HOLD"
+    one_file fence "$STATE/fence"
+    # shellcheck disable=SC2086
+    wait $fds_job $table_job $facts_job $jobs ${gpus_job:-} ${apps_job:-}
+    [ -e "$T/apps" ] || : >"$T/apps"
+    [ -e "$T/units" ] || : >"$T/units"
+    choose
+    processes
+    users
+    mark sessions "$systemd_code"
+    mark others $systemd_code
+    # shellcheck disable=SC2086
+    [ "$systemd_code" != 0 ] || [ -z "$others" ] || tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others
+    printf '%s\n%s\n' "$units" "$others" >"$T/asked"
+    mark asked 0
+    meta >"$T/meta" 2>/dev/null
+    mark meta $?
+    answer 0 meta hold fence gpus apps asked units loaded others paths texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
+}

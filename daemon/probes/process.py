@@ -1,0 +1,186 @@
+"""What /proc said about the candidate processes, made into `Process` values.
+
+Called by `report`. Names and command lines are chosen by whoever runs the process: they are read as bytes, by position
+and length, and decoded with replacement at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from daemon.domain.observation import Process, ProcessId
+
+_STAT_FIELDS = 20  # of those behind the name; the 20th is the start
+_MINOR = re.compile(r"nvidia(\d{1,4})$")
+
+
+class Malformed(ValueError):
+    """A section does not have the form that its tool gives it."""
+
+
+def pairs(data: bytes) -> list[tuple[bytes, bytes]]:
+    """FILE NUL CONTENT NUL …, as `grep -zZ` and `find -printf` give it. Raises Malformed."""
+    parts = data.split(b"\0")
+    if len(parts) % 2 == 0 or parts[-1]:
+        raise Malformed("an incomplete pair")
+    return list(zip(parts[0:-1:2], parts[1:-1:2], strict=True))
+
+
+def lines_of_files(data: bytes) -> dict[bytes, bytes]:
+    """FILE NUL LINE newline …, as `grep -Z` gives it: each file's lines, joined again. Raises Malformed."""
+    files: dict[bytes, bytes] = {}
+    if not data:
+        return files
+    if data[-1:] != b"\n":
+        raise Malformed("an incomplete line")
+    for line in data[:-1].split(b"\n"):
+        name, nul, content = line.partition(b"\0")
+        if not nul:
+            raise Malformed("a line of no file")
+        files[name] = files[name] + b"\n" + content if name in files else content
+    return files
+
+
+def text(data: bytes) -> str:
+    """Bytes of unknown origin as text."""
+    return data.decode("utf-8", "replace")
+
+
+def whole_number(value: str | bytes) -> int:
+    """An unsigned decimal. Raises Malformed."""
+    if not value.isdigit() or not value.isascii() or len(value) > 20:
+        raise Malformed(f"not a number: {value[:40]!r}")
+    return int(value)
+
+
+def cgroup_path(content: bytes) -> str:
+    """The path in systemd's own hierarchy: the named one where it exists (v1), else the unified one."""
+    unified = b""
+    for line in content.split(b"\n"):
+        _, _, rest = line.partition(b":")
+        controllers, _, path = rest.partition(b":")
+        if controllers == b"name=systemd":
+            return text(path.removesuffix(b" (deleted)"))
+        if line.startswith(b"0::"):
+            unified = path
+    return text(unified.removesuffix(b" (deleted)"))
+
+
+def arguments(cmdline: bytes) -> tuple[str, ...]:
+    """argv: each argument ends with a NUL, but a process may have overwritten the last one."""
+    if not cmdline:
+        return ()
+    return tuple(text(cmdline.removesuffix(b"\0")).split("\0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything about processes that lies in other sections than their own. `marks` is None when it is unknown."""
+
+    uids: Mapping[int, int]
+    users: Mapping[int, str]
+    environ: Mapping[int, tuple[tuple[str, str], ...]] | None
+    readable: frozenset[int]
+    minors: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+
+def parse_processes(
+    data: bytes, candidates: tuple[int, ...], gone: frozenset[int], facts: Facts
+) -> tuple[Process, ...]:
+    """Every candidate that is not gone, each with all its parts. Raises Malformed when one lacks a part."""
+    files = lines_of_files(data)
+    found = []
+    for pid in candidates:
+        if pid in gone:
+            continue
+        stat = files.get(b"/proc/%d/stat" % pid)
+        group = files.get(b"/proc/%d/cgroup" % pid)
+        if stat is None or group is None or pid not in facts.uids:
+            raise Malformed(f"process {pid} was not read whole")
+        found.append(_process(pid, stat, group, files.get(b"/proc/%d/cmdline" % pid, b""), facts))
+    return tuple(found)
+
+
+def _process(pid: int, stat: bytes, group: bytes, cmdline: bytes, facts: Facts) -> Process:
+    head, _, tail = stat.rpartition(b") ")
+    fields = tail.split(b" ")
+    own, _, comm = head.partition(b" (")
+    if len(fields) < _STAT_FIELDS or own != b"%d" % pid:
+        raise Malformed(f"stat of process {pid}")
+    uid = facts.uids[pid]
+    known = facts.environ is not None and pid in facts.readable
+    return Process(
+        id=ProcessId(pid, whole_number(fields[19])),
+        ppid=whole_number(fields[1]),
+        pgrp=max(int(fields[2]), 0),
+        session=max(int(fields[3]), 0),
+        state=text(fields[0]),
+        uid=uid,
+        comm=text(comm),
+        cgroup=cgroup_path(group),
+        argv=arguments(cmdline),
+        marks=_marks(pid, facts.environ) if known and facts.environ is not None else None,
+        nvidia_open=pid in facts.minors,
+        nvidia_minors=facts.minors.get(pid, frozenset()),
+        user=facts.users.get(uid, ""),
+    )
+
+
+def _marks(pid: int, environ: Mapping[int, tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(entry for entry in environ.get(pid, ()) if entry[0].startswith("STOKER_")))
+
+
+def pid_of(path: bytes) -> int:
+    """The pid in `/proc/PID/…`. Raises Malformed."""
+    parts = path.split(b"/", 3)
+    if len(parts) != 4 or parts[1] != b"proc":
+        raise Malformed(f"not a path in /proc: {path[:40]!r}")
+    return whole_number(parts[2])
+
+
+def parse_environ(data: bytes) -> dict[int, tuple[tuple[str, str], ...]]:
+    """Environment entries by pid, the first of each name as getenv(3) sees it. Raises Malformed."""
+    entries: dict[int, dict[str, str]] = {}
+    for path, entry in pairs(data):
+        name, equals, value = entry.partition(b"=")
+        if equals and name.isascii():
+            entries.setdefault(pid_of(path), {}).setdefault(text(name), text(value))
+    return {pid: tuple(values.items()) for pid, values in entries.items()}
+
+
+def parse_uids(data: bytes) -> dict[int, int]:
+    """Real uid by pid, out of `/proc/PID/status:Uid:…` lines. Raises Malformed."""
+    uids = {}
+    for line in data.split(b"\n"):
+        if line:
+            path, _, rest = line.partition(b":Uid:")
+            uids[pid_of(path)] = whole_number(rest.split()[0] if rest.split() else b"")
+    return uids
+
+
+def parse_users(data: bytes) -> dict[int, str]:
+    """User names by uid, out of `NAME:UID` lines; a line of another form is no user."""
+    users: dict[int, str] = {}
+    for line in text(data).split("\n"):
+        name, colon, uid = line.partition(":")
+        if colon and uid.isascii() and uid.isdigit():
+            users.setdefault(int(uid), name)
+    return users
+
+
+def parse_nvidia_files(data: bytes) -> dict[int, frozenset[int]]:
+    """Minor numbers of open `/dev/nvidiaN` by pid; a pid with other `/dev/nvidia*` alone has none. Raises Malformed."""
+    minors: dict[int, set[int]] = {}
+    for line in text(data).split("\n"):
+        if line:
+            pid, _, name = line.partition(" ")
+            found = _MINOR.match(name)
+            minors.setdefault(whole_number(pid), set()).update([int(found[1])] if found else [])
+    return {pid: frozenset(numbers) for pid, numbers in minors.items()}
+
+
+def numbers_of(line: str) -> tuple[int, ...]:
+    """Numbers between spaces. Raises Malformed."""
+    return tuple(map(whole_number, line.split()))

@@ -1,0 +1,329 @@
+"""An answer of `stoker-host` taken apart, and the look made into one `Observation`.
+
+Called by `observe`, `execute` and `ready` with the bytes that came over the road, and by `replay`. Whatever the bytes
+are, nothing here raises: what is not whole is `Unknown`, with the reason (law 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from daemon.domain.observation import (
+    Environment,
+    Fence,
+    Gpu,
+    GpuApp,
+    Identity,
+    Listener,
+    Loaded,
+    Observation,
+    Process,
+    Session,
+    Unit,
+    UnitFile,
+    Unknown,
+)
+from daemon.domain.status import Reason
+from daemon.probes import nvidia_smi, process, socket, systemd
+from daemon.probes.process import Malformed, text
+
+T = TypeVar("T")
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_DETAIL_CHARS = 500
+_BEGIN = re.compile(rb"begin ([a-z-]{1,32}) ([0-9]{1,6})\n")
+_SECTION = re.compile(rb"section ([a-z0-9_]{1,32}) exit=([0-9]{1,3}) ms=([0-9]{1,9}) bytes=([0-9]{1,9})\n")
+_END = re.compile(rb"end exit=([0-9]{1,3})\n")
+_BUS = re.compile(r"Failed to (connect to|get D-Bus).*bus|D-Bus connection|No medium found", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One tool's output with its exit status. 124 is its time limit, 127 no such tool, 27 too long to send."""
+
+    name: str
+    exit_status: int
+    ms: int
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """The data, decoded with replacement."""
+        return text(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer: its end mark arrived."""
+
+    verb: str
+    version: int
+    exit_status: int
+    sections: Mapping[str, Section]
+
+    @property
+    def error(self) -> str:
+        """What a refused or failed verb said, "" when it said nothing."""
+        section = self.sections.get("error")
+        return "" if section is None else section.text.strip()
+
+
+def parse_answer(data: bytes, nonce: str) -> Answer | Unknown:
+    """Everything between the begin and the end mark of this nonce; what stands before and after is not ours."""
+    if len(data) > MAX_ANSWER_BYTES:
+        return Unknown(Reason.TRUNCATED, f"{len(data)} bytes came")
+    mark = b"@" + nonce.encode() + b" "
+    start = data.find(mark + b"begin ")
+    if start < 0:
+        return Unknown(Reason.LOOK_INCOMPLETE, f"no answer in {len(data)} bytes: {text(data[-200:])!r}")
+    begin = _BEGIN.match(data, start + len(mark))
+    if begin is None:
+        return Unknown(Reason.LOOK_INCOMPLETE, "the answer has no beginning")
+    sections: dict[str, Section] = {}
+    at = begin.end()
+    while data.startswith(mark, at):
+        at += len(mark)
+        end = _END.match(data, at)
+        if end is not None:
+            return Answer(text(begin[1]), int(begin[2]), int(end[1]), sections)
+        head = _SECTION.match(data, at)
+        if head is None:
+            break
+        name, stop = text(head[1]), head.end() + int(head[4])
+        if data[stop : stop + 1] != b"\n" or name in sections:
+            break
+        sections[name] = Section(name, int(head[2]), int(head[3]), data[head.end() : stop])
+        at = stop + 1
+    return Unknown(Reason.LOOK_INCOMPLETE, f"the answer ends after section {next(reversed(sections), 'none')}")
+
+
+def failure(section: Section | None, name: str) -> Unknown | None:
+    """Why a section says nothing, by its exit status; None when it may be read."""
+    if section is None:
+        return Unknown(Reason.LOOK_INCOMPLETE, f"section {name} is missing")
+    said = section.text.strip()[-_DETAIL_CHARS:]
+    detail = f"{name}: exit status {section.exit_status}: {said}"
+    match section.exit_status:
+        case 0:
+            return None
+        case 124 | 137:
+            return Unknown(Reason.TOOL_TIMED_OUT, detail)
+        case 127:
+            return Unknown(Reason.TOOL_MISSING, detail)
+        case 27:
+            return Unknown(Reason.TRUNCATED, f"{name}: too long to send")
+        case 78:
+            return Unknown(Reason.NOT_SYSTEMD, f"{name}: PID 1 is not systemd")
+        case _:
+            return Unknown(Reason.BUS_UNAVAILABLE if _BUS.search(said) else Reason.TOOL_FAILED, detail)
+
+
+def read(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | Unknown:
+    """A section's value, or why there is none."""
+    section = answer.sections.get(name)
+    broken = failure(section, name)
+    if broken is not None or section is None:
+        return broken or Unknown(Reason.LOOK_INCOMPLETE, name)
+    try:
+        return parse(section)
+    except (ValueError, LookupError) as error:
+        return Unknown(Reason.UNPARSABLE, f"{name}: {error}"[:_DETAIL_CHARS])
+
+
+def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | Unknown:
+    """One look. Unknown as a whole only when the helper itself failed or the host's identity could not be read."""
+    if answer.verb != "observe" or answer.exit_status != 0:
+        return Unknown(Reason.LOOK_INCOMPLETE, f"{answer.verb} ended with {answer.exit_status}: {answer.error}")
+    identity = read(answer, "meta", _identity)
+    if isinstance(identity, Unknown):
+        return Unknown(Reason.LOOK_INCOMPLETE, identity.detail)
+    gpus, warnings = _gpus(answer)
+    environ = read(answer, "environ", lambda section: process.parse_environ(section.data))
+    processes = _processes(answer, environ)
+    units = _units(answer, processes, environ)
+    return Observation(
+        host=host,
+        at_s=at_s,
+        identity=identity,
+        gpus=gpus,
+        apps=_apps(answer),
+        processes=processes,
+        listeners=_listeners(answer),
+        units=units,
+        other_units=_other_units(answer, units),
+        sessions=_sessions(answer),
+        fence=_optional(answer, "fence", _fence),
+        hold=_optional(answer, "hold", lambda section: section.text.strip()),
+        warnings=warnings,
+    )
+
+
+def _identity(section: Section) -> Identity:
+    values = dict(line.split("=", 1) for line in section.text.split("\n") if "=" in line)
+    if len(values["boot_id"]) != 36:
+        raise Malformed("no boot id")
+    monotonic_us = process.whole_number(values["monotonic_us"])
+    return Identity(
+        machine_id=values["machine_id"],
+        boot_id=values["boot_id"],
+        container=values.get("container") or "none",
+        systemd=int(values["systemd"]) if values["systemd"].isdigit() else 0,
+        uptime_s=monotonic_us / 1_000_000,
+        monotonic_us=monotonic_us,
+    )
+
+
+def _gpus(answer: Answer) -> tuple[tuple[Gpu, ...] | Unknown, tuple[Unknown, ...]]:
+    section = answer.sections.get("gpus")
+    if section is None:
+        return Unknown(Reason.LOOK_INCOMPLETE, "section gpus is missing"), ()
+    return nvidia_smi.parse_gpus(section.exit_status, section.text)
+
+
+def _apps(answer: Answer) -> tuple[GpuApp, ...] | Unknown:
+    section = answer.sections.get("apps")
+    if section is None:
+        return Unknown(Reason.LOOK_INCOMPLETE, "section apps is missing")
+    return nvidia_smi.parse_apps(section.exit_status, section.text)
+
+
+def _optional(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | Unknown | None:
+    """A small file: exit status 1 says that there is none."""
+    section = answer.sections.get(name)
+    if section is not None and section.exit_status == 1 and not section.data:
+        return None
+    return read(answer, name, parse)
+
+
+def _fence(section: Section) -> Fence:
+    store, epoch, run = section.text.split()
+    return Fence(store, process.whole_number(epoch), run)
+
+
+def _listeners(answer: Answer) -> tuple[Listener, ...] | Unknown:
+    return read(answer, "sockets", lambda section: socket.parse_listeners(section.text))
+
+
+def _sessions(answer: Answer) -> tuple[Session, ...] | Unknown:
+    return read(answer, "sessions", lambda section: systemd.parse_sessions(section.text))
+
+
+Environ = dict[int, tuple[tuple[str, str], ...]]
+
+
+def _processes(answer: Answer, environ: Environ | Unknown) -> tuple[Process, ...] | Unknown:
+    """The candidates, each whole; a missing part of any makes all of them unknown."""
+    uids = read(answer, "uids", lambda section: process.parse_uids(section.data))
+    users = read(answer, "users", lambda section: process.parse_users(section.data))
+    minors = read(answer, "nvfds", lambda section: process.parse_nvidia_files(section.data))
+    readable = read(answer, "environ_ok", lambda section: frozenset(process.numbers_of(section.text)))
+    chosen = read(answer, "candidates", _candidates)
+    for part in (uids, users, minors, chosen):
+        if isinstance(part, Unknown):
+            return part
+    assert not isinstance(uids, Unknown)
+    assert not isinstance(users, Unknown)
+    assert not isinstance(minors, Unknown)
+    assert not isinstance(chosen, Unknown)
+    facts = process.Facts(
+        uids=uids,
+        users=users,
+        environ=None if isinstance(environ, Unknown) else environ,
+        readable=frozenset() if isinstance(readable, Unknown) else readable,
+        minors=minors,
+    )
+    return read(answer, "processes", lambda section: process.parse_processes(section.data, *chosen, facts))
+
+
+def _candidates(section: Section) -> tuple[tuple[int, ...], frozenset[int]]:
+    pids, gone, _ = section.text.split("\n")
+    return process.numbers_of(pids), frozenset(process.numbers_of(gone))
+
+
+def _asked(section: Section) -> tuple[list[str], list[str]]:
+    units, others, _ = section.text.split("\n")
+    return units.split(), others.split()
+
+
+def _units(
+    answer: Answer, processes: tuple[Process, ...] | Unknown, environ: Environ | Unknown
+) -> tuple[Unit, ...] | Unknown:
+    asked = read(answer, "asked", _asked)
+    if isinstance(asked, Unknown):
+        return asked
+    shown = read(answer, "units", lambda section: systemd.parse_show(section.data, asked[0]))
+    if isinstance(shown, Unknown):
+        return shown
+    loaded = read(answer, "loaded", lambda section: systemd.parse_loaded(section.data))
+    files = _files(answer)
+    mains = _mains(answer, processes, environ)
+
+    def build(_: Section) -> tuple[Unit, ...]:
+        return tuple(
+            systemd.unit(
+                name,
+                values,
+                _loaded_of(name, loaded),
+                files.get(name),
+                mains.get(process.whole_number(values["MainPID"])),
+            )
+            for name, values in zip(asked[0], shown, strict=True)
+        )
+
+    return read(answer, "units", build)
+
+
+def _loaded_of(name: str, loaded: dict[str, Loaded | Unknown] | Unknown) -> Loaded | Unknown:
+    if isinstance(loaded, Unknown):
+        return loaded
+    return loaded.get(name, Unknown(Reason.LOOK_INCOMPLETE, f"busctl said nothing of {name}"))
+
+
+def _files(answer: Answer) -> dict[str, UnitFile]:
+    """Unit files; none at all when they could not be read, which `Unit.file` None says of each."""
+    texts = read(answer, "texts", lambda section: dict(process.pairs(section.data)))
+    if isinstance(texts, Unknown):
+        return {}
+    files = read(answer, "paths", lambda section: systemd.parse_files(section.text, texts))
+    return {} if isinstance(files, Unknown) else files
+
+
+def _mains(
+    answer: Answer, processes: tuple[Process, ...] | Unknown, environ: Environ | Unknown
+) -> dict[int, Environment]:
+    """The main processes that could be read: those whose executable or folder the look asked for."""
+    links = read(answer, "exe", lambda section: dict(process.pairs(section.data)))
+    if isinstance(links, Unknown) or isinstance(processes, Unknown) or isinstance(environ, Unknown):
+        return {}
+    pids = {process.pid_of(path) for path in links}
+    return {
+        found.id.pid: Environment(
+            argv=found.argv,
+            env=environ.get(found.id.pid, ()),
+            cwd=_link(links, found.id.pid, b"cwd"),
+            exe=_link(links, found.id.pid, b"exe"),
+            uid=found.uid,
+        )
+        for found in processes
+        if found.id.pid in pids and found.marks is not None
+    }
+
+
+def _link(links: Mapping[bytes, bytes], pid: int, name: bytes) -> str | None:
+    target = links.get(b"/proc/%d/%s" % (pid, name))
+    return None if target is None else text(target)
+
+
+def _other_units(answer: Answer, units: tuple[Unit, ...] | Unknown) -> tuple[tuple[str, str], ...] | Unknown:
+    """Name and active state of the units in candidates' cgroups, those asked for included."""
+    asked = read(answer, "asked", _asked)
+    if isinstance(asked, Unknown) or isinstance(units, Unknown):
+        return asked if isinstance(asked, Unknown) else Unknown(Reason.LOOK_INCOMPLETE, "units are unknown")
+    shown = read(answer, "others", lambda section: systemd.parse_show(section.data, asked[1]))
+    if isinstance(shown, Unknown):
+        return shown
+    states = [(name, values.get("ActiveState", "")) for name, values in zip(asked[1], shown, strict=True)]
+    return tuple(states) + tuple((unit.name, unit.active_state) for unit in units)
