@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import assert_never
 
 from daemon.domain.spec import Role, ServingSpec
@@ -42,7 +43,7 @@ def render(
         argv=_argv(view, role, spec, peers),
         env=_env(view, gpus),
         user=view.user,
-        working_directory=view.working_directory,
+        working_directory=None if view.working_directory is None else normpath(view.working_directory),
         gpu_uuids=tuple(uuid for _, uuid in gpus),
     )
 

@@ -1,0 +1,84 @@
+"""What is hidden from evidence, and what must stay readable."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.engines.redact import HIDDEN, is_secret_name, redact
+
+SECRET = "s3cr3tValue99"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"python -m sglang.launch_server --api-key {SECRET} --port 1",
+        f"--api-key={SECRET}",
+        f'--admin-api-key "{SECRET} more" --port 1',
+        f"vllm serve m --api-key first {SECRET} third --port 1",
+        f"python\0-m\0x\0--api-key\0{SECRET}\0--port\0001",
+        f"server_args=ServerArgs(model_path='m', api_key='{SECRET}', port=1)",
+        f'{{"api_key": "{SECRET}", "port": 1}}',
+        f"non-default args: {{'api_key': ['{SECRET}', 'b'], 'port': 1}}",
+        f"['--model', 'm', '--hf-token', '{SECRET}']",
+        f"Authorization: Bearer {SECRET}",
+        f"curl -H 'Authorization: Bearer {SECRET}'",
+        f"headers={{'Authorization': 'Bearer {SECRET}'}}",
+        f"HF_TOKEN={SECRET} python x",
+        f"Environment=AWS_SECRET_ACCESS_KEY={SECRET}",
+        f"VLLM_API_KEY={SECRET}",
+        f"HUGGING_FACE_HUB_TOKEN: {SECRET}",
+        f"password: {SECRET}",
+        f"https://user:{SECRET}@host/x",
+        f"token hf_{SECRET}abc is wrong",
+        f"key sk-{SECRET}abc",
+    ],
+)
+def test_secrets_are_hidden(text: str) -> None:
+    hidden = redact(text)
+    assert SECRET not in hidden
+    assert HIDDEN in hidden
+    assert redact(hidden) == hidden
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "server_args=ServerArgs(api_key=None, tokenizer_path='/models/m', admin_api_key=None)",
+        "--max-total-tokens 128 --speculative-num-draft-tokens 8 --tokenizer-path /m",
+        "max_total_num_tokens=8192, chunked_prefill_size=2048",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "error: argument --api-key: expected one argument",
+        "prompt_tokens: 5, completion_tokens: 8",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@given(st.text())
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("api-key", True),
+        ("admin-api-key", True),
+        ("control-plane-api-keys", True),
+        ("hf-token", True),
+        ("HF_TOKEN", True),
+        ("ssl-keyfile-password", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("ssl-keyfile", False),
+        ("tokenizer-path", False),
+        ("speculative-token-map", False),
+        ("allow-credentials", False),
+        ("max-tokens", False),
+    ],
+)
+def test_names_of_secrets(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
