@@ -131,6 +131,7 @@ class _Server(asyncssh.SSHServer):
             status = await child.wait()
         finally:
             sshd.children.discard(child)
+            child._transport.close()  # type: ignore[attr-defined]  # else its pipes outlive the loop
         if sshd.no_exit_status:
             process.close()
         elif sshd.die_by_signal:
@@ -201,7 +202,7 @@ def line_of(key: asyncssh.SSHKey) -> LINE:
 
 def spec_of(sshd: Sshd, **changes: object) -> HostSpec:
     """A host whose key is pinned by its own line; `host_key=None` leaves it to known_hosts."""
-    ssh = {"address": "127.0.0.1", "port": sshd.port, "user": "root", "host_key": sshd.host_key}
+    ssh = {"address": "127.0.0.1", "port": sshd.port, "user": "root", "host_key": sshd.host_key or None}
     outer = {name: changes.pop(name) for name in ("sudo", "via") if name in changes}
     return HostSpec.model_validate({"ssh": {**ssh, **changes}, **outer})
 
