@@ -99,6 +99,10 @@ async def test_two_open_stores_write_one_file_side_by_side(store: Store, path: P
 
         await asyncio.gather(write(store, "a"), write(other, "b"))
         assert len(await store.list("Host")) == len(await other.list("Host")) == 50
+        await other.put("Host", "a0", {"x": 1}, actor="c", now=at(0))
+        assert (await store.list("Host"))[0].spec == {"x": 1}
+        await other.delete("Host", "a0", at(1))
+        assert (await store.list("Host"))[0].deleted_at == at(1)
 
 
 async def test_compare_and_put_lets_exactly_one_of_many_win(store: Store) -> None:
@@ -110,7 +114,7 @@ async def test_compare_and_put_lets_exactly_one_of_many_win(store: Store) -> Non
 
 
 async def cancelled_after(store: Store, turns: int, number: int) -> None:
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         task = group.create_task(store.put("ServingSpec", f"s{number}", {"n": number}, actor="ann", now=at(0)))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -120,7 +124,8 @@ async def cancelled_after(store: Store, turns: int, number: int) -> None:
 async def test_cancelled_put_is_whole_or_not_there_and_the_next_goes_on(store: Store) -> None:
     for number in range(60):
         await cancelled_after(store, number // 2, number)
-        after = await store.put("Host", f"h{number}", {}, actor="ann", now=at(0))
+        async with asyncio.timeout(30):  # a turn that was never given back would hang here
+            after = await store.put("Host", f"h{number}", {}, actor="ann", now=at(0))
         assert after.outcome == "created"
     for number in range(60):
         found = await store.find("ServingSpec", f"s{number}")
