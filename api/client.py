@@ -38,6 +38,7 @@ class Applied:
 
     outcome: str
     object: dict[str, Any]
+    warnings: tuple[Problem, ...] = ()
 
 
 class Client:
@@ -63,7 +64,9 @@ class Client:
     def put(self, kind: str, name: str, document: Mapping[str, Any]) -> Applied:
         """Declare one object."""
         answer = self._call("PUT", f"{PREFIX}/{kind}/{_part(name)}", json=dict(document))
-        return Applied(answer.headers.get("Stoker-Outcome", ""), answer.json())
+        body = answer.json()
+        warnings = _problems(body.pop("warnings", []))
+        return Applied(answer.headers.get("Stoker-Outcome", ""), body, warnings)
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """One object with its status."""
@@ -136,12 +139,14 @@ def _part(name: str) -> str:
     return quote(name, safe="")
 
 
+def _problems(items: list[dict[str, str]]) -> tuple[Problem, ...]:
+    return tuple(Problem(item["path"], item["message"], item.get("hint", "")) for item in items)
+
+
 def _refused(answer: httpx.Response) -> Refused:
     try:
         body = answer.json()
-        problems = tuple(
-            Problem(item["path"], item["message"], item.get("hint", "")) for item in body.get("errors", [])
-        )
+        problems = _problems(body.get("errors", []))
         return Refused(answer.status_code, str(body["detail"]), str(body.get("hint", "")), problems)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Refused(

@@ -53,12 +53,13 @@ def problem(status: int, detail: str, *, problems: Iterable[Problem] = (), hint:
     body["detail"] = detail[:4096]
     if hint:
         body["hint"] = hint
-    if errors := [_member(item) for item in problems]:
+    if errors := [member(item) for item in problems]:
         body["errors"] = errors
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE)
 
 
-def _member(item: Problem) -> dict[str, str]:
+def member(item: Problem) -> dict[str, str]:
+    """One wrong place as it is sent."""
     return {"path": item.path, "message": item.message} | ({"hint": item.hint} if item.hint else {})
 
 

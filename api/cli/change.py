@@ -38,12 +38,14 @@ def apply(filename: Files) -> None:
 def _apply(client: Client, item: Found) -> bool:
     what = f"{SHORT[item.kind]}/{item.name}"
     try:
-        line(f"{what} {client.put(item.kind, item.name, item.document).outcome}")
+        done = client.put(item.kind, item.name, item.document)
     except Refused as error:
         if error.status == 401:
             raise
         problem_lines(f"{item.origin}: {what}", error.detail, error.hint, error.problems)
         return False
+    line(f"{what} {done.outcome}")
+    problem_lines(f"warning: {item.origin}: {what}", "", "", done.warnings)
     return True
 
 

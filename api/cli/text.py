@@ -195,7 +195,7 @@ def error_line(text: str) -> None:
 def problem_lines(where: str, detail: str, hint: str, problems: Sequence[Problem]) -> None:
     """A refusal: one line for each wrong place, or one for the whole."""
     before = f"{where}: " if where else ""
-    if not problems:
+    if not problems and detail:
         error_line(f"{before}{detail}" + (f" ({hint})" if hint else ""))
     for problem in problems:
         error_line(f"{before}{problem}" if problem.path else f"{before}{str(problem).removeprefix(': ')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from api.problems import RequestError
+from api.problems import RequestError, member
 from api.schemas import API_VERSION, HostManifest, Kind, SpecManifest, dump_spec, load_spec
 from api.seams import Context
 from daemon.domain.errors import AdmissionError, Conflict, Problem, StoreError
@@ -47,6 +47,7 @@ async def put(
     name: str,
     manifest: HostManifest | SpecManifest,
     judge: Callable[[Declared], list[Problem]],
+    warnings: Sequence[Problem] = (),
 ) -> tuple[JSONResponse, StoredObject | None]:
     """Admit and store one manifest; the answer, and the object as it was before. Raises: AdmissionError, Conflict."""
     if manifest.metadata.name != name:
@@ -66,9 +67,11 @@ async def put(
             actor=actor_of(request),
             now=context.now(),
         )
-    shown = show(result.object, await context.store.status(manifest.kind, result.object.uid))
+    body = show(result.object, await context.store.status(manifest.kind, result.object.uid))
     status = 201 if result.outcome == "created" else 200
-    return JSONResponse(shown, status_code=status, headers={"Stoker-Outcome": result.outcome}), before
+    if warnings:
+        body["warnings"] = [member(item) for item in warnings]
+    return JSONResponse(body, status_code=status, headers={"Stoker-Outcome": result.outcome}), before
 
 
 async def shown(context: Context, kind: Kind, name: str) -> dict[str, Any]:

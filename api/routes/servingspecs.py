@@ -15,6 +15,7 @@ from api.schemas import API_VERSION, load_spec, parse_spec
 from api.seams import Context, context_of
 from daemon.domain.errors import NotFound
 from daemon.domain.spec import ServingSpec
+from daemon.engines.check import warnings
 from daemon.planner.admission import admit_spec, hosts_of
 from daemon.store import Leftovers, Revision, StoredObject, Tombstone
 
@@ -35,7 +36,7 @@ async def get_spec(request: Request, name: str) -> dict[str, Any]:
 
 @router.put("/servingspecs/{name}")
 async def put_spec(request: Request, name: str) -> JSONResponse:
-    """Declare what should serve. An identical one changes nothing."""
+    """Declare what should serve. An identical one changes nothing. `warnings` in the answer are for a person."""
     context = context_of(request)
     manifest = parse_spec(await document_of(request))
     answer, before = await put(
@@ -44,6 +45,7 @@ async def put_spec(request: Request, name: str) -> JSONResponse:
         name,
         manifest,
         lambda all_: admit_spec(name, manifest.spec, all_.specs, all_.hosts, all_.leaving),
+        warnings(manifest.spec),
     )
     _poke(context, {*hosts_of(manifest.spec), *(_hosts_of_stored(before) if before else ())})
     return answer

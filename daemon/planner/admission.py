@@ -13,10 +13,10 @@ from daemon.domain.errors import Problem
 from daemon.domain.host import HostSpec
 from daemon.domain.spec import Placement, Role, ServingSpec
 from daemon.engines.check import check
+from daemon.engines.sglang import bootstrap_port
 from daemon.planner.desired import unit_name
 
 MAX_JUMPS = 4
-_BOOTSTRAP_PORT = 8998  # SGLang's own default for a prefill server
 _SYSTEM_UNITS = frozenset(
     {"ssh", "sshd", "dbus", "dbus-broker", "stoker", "docker", "containerd", "cron", "networking"}
 )
@@ -35,9 +35,15 @@ class _Seat:
     unit: str
     unit_path: str
 
-    @property
-    def who(self) -> str:
-        return f"spec {self.spec}" if self.role == "server" else f"spec {self.spec}, role {self.role}"
+    def who(self, asks: str = "") -> str:
+        """How to call it in a problem of the spec named `asks`."""
+        if self.role == "server":
+            return f"spec {self.spec}"
+        return f"role {self.role}" if self.spec == asks else f"role {self.role} of spec {self.spec}"
+
+    def hint(self, asks: str) -> str:
+        """What to do about a clash with it."""
+        return "choose another" if self.spec == asks else "choose another, or set run: false on one of them"
 
 
 def admit_spec(
@@ -73,7 +79,7 @@ def admit_host(
         highest = max(seat.placement.gpus, default=-1)
         if spec.gpus is not None and highest >= spec.gpus.count:
             problems.append(
-                Problem("spec.gpus.count", f"{seat.who} uses GPU {highest}", "move or delete that spec first")
+                Problem("spec.gpus.count", f"{seat.who()} uses GPU {highest}", "move or delete that spec first")
             )
     return problems
 
@@ -117,7 +123,7 @@ def _ports_of(spec: ServingSpec, role: Role, view: ServingSpec, base: str) -> tu
     """What one role listens on: its port, and a prefill's bootstrap port."""
     ports = [(f"{base}.port", view.port)] if view.port is not None else []
     if role == "prefill" and spec.roles is not None and spec.engine.name == "sglang":
-        ports.append((f"{base}.bootstrapPort", spec.roles["prefill"].bootstrap_port or _BOOTSTRAP_PORT))
+        ports.append((f"{base}.bootstrapPort", bootstrap_port(spec, role)))
     return tuple(ports)
 
 
@@ -135,9 +141,6 @@ def _missing(spec: ServingSpec) -> Iterator[Problem]:
 
 def _on_host(seat: _Seat, hosts: Mapping[str, HostSpec]) -> Iterator[Problem]:
     gpus = seat.placement.gpus
-    for at, index in enumerate(gpus):
-        if index in gpus[:at]:
-            yield Problem(f"{seat.path}.placement.gpus[{at}]", f"GPU {index} is given twice")
     host = hosts.get(seat.placement.host)
     if host is None:
         known = ", ".join(sorted(hosts)[:5]) or "none yet"
@@ -168,8 +171,8 @@ def _cards(seat: _Seat, others: list[_Seat]) -> Iterator[Problem]:
             if index in other.placement.gpus:
                 yield Problem(
                     f"{seat.path}.placement.gpus[{at}]",
-                    f"GPU {index} of host {seat.placement.host} is taken by {other.who}",
-                    "choose another, or set run: false on one of them",
+                    f"GPU {index} of host {seat.placement.host} is taken by {other.who(seat.spec)}",
+                    other.hint(seat.spec),
                 )
 
 
@@ -183,8 +186,8 @@ def _ports(seat: _Seat, others: list[_Seat]) -> Iterator[Problem]:
             if other.placement.host == seat.placement.host and port in (taken for _, taken in other.ports):
                 yield Problem(
                     path,
-                    f"port {port} on host {seat.placement.host} is taken by {other.who}",
-                    "choose another, or set run: false on one of them",
+                    f"port {port} on host {seat.placement.host} is taken by {other.who(seat.spec)}",
+                    other.hint(seat.spec),
                 )
 
 
@@ -192,7 +195,7 @@ def _units(seat: _Seat, others: list[_Seat], host: HostSpec | None) -> Iterator[
     path = f"{seat.unit_path}.unit"
     for other in others:
         if other.placement.host == seat.placement.host and other.unit == seat.unit:
-            yield Problem(path, f"unit {seat.unit} on host {seat.placement.host} belongs to {other.who}")
+            yield Problem(path, f"unit {seat.unit} on host {seat.placement.host} belongs to {other.who(seat.spec)}")
     stem = seat.unit.removesuffix(".service")
     if stem in _SYSTEM_UNITS or stem.startswith(_SYSTEM_PREFIXES):
         yield Problem(path, f"{seat.unit} belongs to the system", "name the unit of an engine")

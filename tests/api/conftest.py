@@ -7,11 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_stage import NOW, TOKEN, Api, FakeHands
 
 from api.app import create_app
 from api.seams import Context
 from daemon.store import Store
+from tests.api.api_stage import NOW, TOKEN, Api, FakeHands
 
 
 @pytest.fixture

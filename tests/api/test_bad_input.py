@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_stage import Api, host, spec
+
+from tests.api.api_stage import Api, host, spec
 
 pytestmark = pytest.mark.main_job
 
@@ -350,10 +351,9 @@ async def accepted_as_data_or_refused(api: Api, kept: Any, made: Any, path: tupl
 
 
 async def test_two_at_once_do_not_both_get_the_card(peopled: Api) -> None:
-    one, two = (
-        spec(name, placement={"host": "gpu-a", "gpus": [3]}, port=port) for name, port in (("one", 1001), ("two", 1002))
-    )
-    answers = await asyncio.gather(peopled.put(one), peopled.put(two))
+    card = {"placement": {"host": "gpu-a", "gpus": [3]}, "parallelism": {"tensor": 1}}
+    sent = [spec("one", port=1001, **card), spec("two", port=1002, **card)]
+    answers = await asyncio.gather(*map(peopled.put, sent))
     assert sorted(answer.status_code for answer in answers) == [201, 422]
 
 

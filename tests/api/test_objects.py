@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from api_stage import TOKEN, Api, host, spec
-
 from daemon.domain.status import Condition, Reason
 from daemon.store import StoredInstance
+from tests.api.api_stage import TOKEN, Api, host, spec
 
 
 async def settled(api: Api) -> None:

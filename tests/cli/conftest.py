@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_stage import Daemon, served
+
+from tests.cli.cli_stage import Daemon, served
 
 
 @pytest.fixture

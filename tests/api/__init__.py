@@ -1,0 +1,1 @@
+"""Tests of `api`, over ASGI and a real store."""
