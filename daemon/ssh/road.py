@@ -19,7 +19,7 @@ from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
 from daemon.ssh.argv import HELPER_PATH, Finished, Wrap, helper_refusal, refusal, shell_text, wrapped
 
-OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
+OUTPUT_LIMIT_BYTES = 8 * 1024 * 1024  # one section of the helper may have 4 MiB
 
 _CONTAINER_MARKS = (Path("/run/systemd/container"), Path("/.dockerenv"), Path("/run/.containerenv"))
 

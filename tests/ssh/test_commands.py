@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ssh_stage import fails, pool, serve, spec_of, until
 
 from daemon.domain.status import Reason
+from tests.ssh.stage import fails, pool, serve, spec_of, until
 
 SLEEP = ("sh", "-c", "echo part; exec sleep 30")
 

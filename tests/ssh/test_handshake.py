@@ -13,11 +13,11 @@ from pathlib import Path
 
 import asyncssh
 import pytest
-from ssh_stage import Sshd, fails, known_hosts, line_of, pool, serve, spec_of
 
 from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.ssh import Roads
+from tests.ssh.stage import Sshd, fails, known_hosts, line_of, pool, serve, spec_of
 
 TRUE = (("true",), b"", 5.0)
 

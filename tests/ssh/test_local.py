@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ssh_stage import fails, until
 
 from daemon.domain.status import Reason
 from daemon.ssh import LocalRoad, Wrap
+from tests.ssh.stage import fails, until
 
 
 def road_here(**changes: int) -> LocalRoad:
