@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import rootfs
 from harness.host import HostError, TestHost
 
 WATCHED = ("etc", "root", "home", "opt", "usr", "srv", "var/lib", "var/spool", "models")
@@ -38,6 +39,7 @@ def clean(host: TestHost, baseline: Baseline) -> list[str]:
 
 
 def _clean(host: TestHost, baseline: Baseline) -> list[str]:
+    host.undo()
     host.thaw()
     host.restore_link()
     if not host.container.running:
@@ -56,6 +58,8 @@ def _clean(host: TestHost, baseline: Baseline) -> list[str]:
 
 
 def _files(host: TestHost) -> dict[str, Stamp]:
+    """What the host has of its own; a folder that the shared tree has too is none of that."""
+    shared = rootfs.layers()
     upper = host.slot.folder / "upper"
     found: dict[str, Stamp] = {}
     for top in WATCHED:
@@ -64,7 +68,10 @@ def _files(host: TestHost) -> dict[str, Stamp]:
             if name.startswith(CHANGING) or path.name == "__pycache__" or path.parent.name == "__pycache__":
                 continue
             stat = path.lstat()
-            found[name] = (0, 0) if _is_folder(path) else (stat.st_size, stat.st_mtime_ns)
+            if not _is_folder(path):
+                found[name] = (stat.st_size, stat.st_mtime_ns)
+            elif not any((layer / name).is_dir() for layer in shared):
+                found[name] = (0, 0)
     return found
 
 

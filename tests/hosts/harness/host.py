@@ -52,6 +52,7 @@ class TestHost:
         self.known_hosts = slot.folder / "known_hosts"
         self.slot = slot
         self.container = container
+        self._undo: list[Callable[[], object]] = []
 
     def sh(
         self, cmd: str, *, stdin: bytes = b"", check: bool = True, timeout_s: float = 60
@@ -116,6 +117,15 @@ class TestHost:
     def gpu_mode(self, *faults: str) -> None:
         """Sets the faults of nvidia-smi (its own text lists them); none: it works."""
         self.write("/etc/fake-gpu/mode", "".join(f"{fault}\n" for fault in faults).encode())
+
+    def on_clean(self, undo: Callable[[], object]) -> None:
+        """Has something outside the host done when the host is next cleaned or taken down."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Does what `on_clean` was told. For the pool."""
+        while self._undo:
+            self._undo.pop()()
 
     def host_pid(self, pid_inside: int) -> int:
         """This machine's number of a process inside. Raises ProcessLookupError."""

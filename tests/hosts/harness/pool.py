@@ -60,9 +60,9 @@ class Pool:
     def release(self, host: TestHost) -> list[str]:
         """Takes a host back and cleans it. One that does not come clean is taken down; says what was in the way."""
         key = (host.name, host.shape)
-        self._in_use.discard(key)
-        if key not in self._hosts:
+        if key not in self._hosts or self._hosts[key][0] is not host:
             return []
+        self._in_use.discard(key)
         left = clean(host, self._hosts[key][1])
         if left:
             self.discard(host)
@@ -72,6 +72,7 @@ class Pool:
         """Takes a host down for good."""
         self._hosts.pop((host.name, host.shape), None)
         self._in_use.discard((host.name, host.shape))
+        host.undo()
         host.container.power_off(hard=True)
         host.slot.free()
 

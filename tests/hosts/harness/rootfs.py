@@ -6,6 +6,7 @@ Both are cached by a hash of their recipe and never changed once built; a host w
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -33,6 +34,7 @@ MASKED = (
 RECIPE = "3"
 
 
+@functools.cache
 def layers() -> list[Path]:
     """The lower folders of a host's overlay, topmost first; builds what the cache lacks. Raises CalledProcessError."""
     CACHE.mkdir(parents=True, exist_ok=True)
