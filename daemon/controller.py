@@ -327,8 +327,6 @@ class Controller:
         return HostSample(name, up, age, tuple(sorted(strays.items())), tuple(drift))
 
 
-
-
 def _ssh_settings(settings: Settings) -> SshSettings:
     return SshSettings(
         identity=settings.ssh_identity,

@@ -63,7 +63,10 @@ class Metrics:
             "stoker_reconcile_seconds", "Time of one reconcile", registry=self.registry, buckets=(0.05, *_SECONDS)
         )
         self.actions = Counter(
-            "stoker_actions", "Commands that change a host, by kind and result", ["kind", "result"], registry=self.registry
+            "stoker_actions",
+            "Commands that change a host, by kind and result",
+            ["kind", "result"],
+            registry=self.registry,
         )
         self.restarts = Counter(
             "stoker_restarts", "Restarts of instances seen or ordered, by reason", ["reason"], registry=self.registry

@@ -11,15 +11,19 @@ import secrets
 from typing import Any
 
 from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
+from daemon.domain.observation import Unknown
 from daemon.domain.spec import ServingSpec
 from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
+from daemon.engines.launch import argv_runs
 from daemon.planner.world import Desired
 from daemon.probes.probe import ProbeAnswer, parse_probe
+from daemon.probes.report import Answer
 from daemon.verbs import Asks, ask
 
 Verdict = tuple[bool, Reason, str]
 SERVE_TIMEOUT_S = 10.0
+NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
 def generation_request(view: ServingSpec, role: str, nonce: str) -> tuple[str, str, dict[str, Any] | None]:
@@ -51,27 +55,33 @@ def _user(text: str) -> dict[str, str]:
 
 def judge(answer: ProbeAnswer, desired: Desired, invocation: str) -> Verdict:
     """Whether the declared process of this invocation generated. Binding first: who answered decides what it means."""
-    if answer.before.invocation != invocation or answer.after.invocation != invocation:
+    before, after = answer.before, answer.after
+    if isinstance(before, Unknown) or isinstance(after, Unknown):
+        return False, Reason.LOOK_INCOMPLETE, "the unit could not be read around the probe"
+    if before.invocation_id != invocation or after.invocation_id != invocation:
         return False, Reason.PROBE_PENDING, "the unit was restarted around the probe"
-    if answer.before.main_pid != answer.after.main_pid or answer.before.main_pid <= 0:
+    if before.main_pid != after.main_pid or before.main_pid <= 0:
         return False, Reason.PROBE_PENDING, "the main process changed around the probe"
-    group = answer.before.control_group
-    strangers = [f"pid {x.pid} in {x.cgroup or '?'}" for x in answer.listeners if not _inside(x.cgroup, group)]
+    if answer.failure is not None and not _elsewhere(answer):
+        return False, answer.failure, answer.detail
+    strangers = answer.strangers
+    if isinstance(strangers, Unknown):
+        return False, strangers.reason, strangers.detail
     if strangers:
-        return False, Reason.STALE_PROCESS_SERVING, f"the port is also held by {', '.join(strangers[:3])}"
-    if answer.failure is not None:
-        return False, answer.failure, f"{answer.failure_detail}"
-    if not answer.peers or any(not _inside(x.cgroup, group) for x in answer.peers):
-        return False, Reason.STALE_PROCESS_SERVING, "the answer did not come from the unit's own processes"
-    if answer.argv != desired.launch.argv:
+        return False, Reason.STALE_PROCESS_SERVING, f"the port is held by pid {strangers[0]}, not of the unit"
+    if isinstance(answer.argv, Unknown):
+        return False, answer.argv.reason, "the main process's arguments could not be read"
+    if not argv_runs(desired.launch, answer.argv):
         return False, Reason.ARGV_MISMATCH, "the process that answered runs other arguments than declared"
-    if answer.launch_mark != desired.launch_hash:
-        return False, Reason.ARGV_MISMATCH, f"the process carries launch {answer.launch_mark or '(none)'}"
-    return _content(answer.status, answer.body, desired)
+    if answer.mark != desired.launch_hash:
+        return False, Reason.ARGV_MISMATCH, f"the process carries launch {answer.mark or '(none)'}"
+    return _content(answer.http_status, answer.body, desired)
 
 
-def _inside(cgroup: str, group: str) -> bool:
-    return bool(group) and (cgroup == group or cgroup.startswith(group + "/"))
+def _elsewhere(answer: ProbeAnswer) -> bool:
+    """Somebody else holds the port: that is the story, whatever the request came to."""
+    strangers = answer.strangers
+    return not isinstance(strangers, Unknown) and bool(strangers)
 
 
 def _content(status: int, body: bytes, desired: Desired) -> Verdict:
@@ -134,7 +144,7 @@ class Prober:
         if view.engine.python is not None:
             lines.append(("python", view.engine.python))
         data = b"" if body is None else json.dumps(body).encode()
-        return parse_probe(await ask(self._road, "probe", lines, timeout_s=timeout_s + 15, body=data))
+        return _whole(await ask(self._road, "probe", lines, timeout_s=timeout_s + 15, body=data))
 
     async def serves(self, ports: tuple[int, ...]) -> bool | None:
         """Whether any of these ports generates or asks for a key: then whoever holds it is somebody's server.
@@ -153,24 +163,32 @@ class Prober:
             return None
         if model.failure is not None:
             return False if model.failure is not Reason.TRANSPORT_LOST else None
-        if model.status in (401, 403):
+        if model.http_status in (401, 403):
             return True
         name = _first_model(model.body)
         body = {"model": name, "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
         made = await self._plain(port, "POST", "/v1/completions", body)
         if made is None:
             return None
-        return made.failure is None and (made.status in (401, 403) or 200 <= made.status < 300)
+        return made.failure is None and (made.http_status in (401, 403) or 200 <= made.http_status < 300)
 
     async def _plain(self, port: int, method: str, path: str, body: dict[str, Any] | None) -> ProbeAnswer | None:
-        lines = [("unit", "-"), ("port", str(port)), ("url-path", path), ("method", method)]
+        lines = [("unit", NO_UNIT), ("port", str(port)), ("url-path", path), ("method", method)]
         lines.append(("timeout-s", str(int(SERVE_TIMEOUT_S))))
         data = b"" if body is None else json.dumps(body).encode()
         try:
             answer = await ask(self._road, "probe", lines, timeout_s=SERVE_TIMEOUT_S + 15, body=data)
         except (TransportError, VerbFailed, VerbRefused):
             return None
-        return parse_probe(answer)
+        found = parse_probe(answer)
+        return None if isinstance(found, Unknown) else found
+
+
+def _whole(answer: Answer) -> ProbeAnswer:
+    found = parse_probe(answer)
+    if isinstance(found, Unknown):
+        raise TransportError(found.reason, found.detail)
+    return found
 
 
 def _near(listen: str) -> str:

@@ -17,7 +17,6 @@ from daemon.domain.errors import Conflict, TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Fence, Observation, Unknown
 from daemon.domain.status import Event, Reason
-from daemon.engines.unit import sha256
 from daemon.execute import Done, execute
 from daemon.journal import evidence_of
 from daemon.lease import hold_fence
@@ -25,6 +24,7 @@ from daemon.memory import HostMemory
 from daemon.metrics import Metrics
 from daemon.observe import Wanted, observe
 from daemon.planner.desired import place, unit_name
+from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, write_states
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass leaves: when to come again (None: at the host's period), and what the tasks beside it are to ask."""
+    """What one pass leaves: when to come again (None: at the host's period), and what tasks beside it are to ask."""
 
     wake_in_s: float | None
     plan: Plan
@@ -90,6 +90,10 @@ class Reconciler:
             return None
         await self._forget_vanished(declared)
         look, road = await self._look(declared, memory)
+        # A look can take seconds: what is decided from it is decided for what is declared now.
+        declared = await declaration(self._store, name)
+        if declared is None:
+            return None
         world = await self._world(declared, look, road, memory)
         plan = decide(world)
         memory.look, memory.plan, memory.world = look, plan, world
@@ -107,9 +111,7 @@ class Reconciler:
             await self._store.remove_instance(row.spec_uid, row.role, row.host)
             await end_deletion(self._store, row.spec_uid, self._wall())
 
-    async def _look(
-        self, declared: HostDeclaration, memory: HostMemory
-    ) -> tuple[Observation | Unknown, Asks | None]:
+    async def _look(self, declared: HostDeclaration, memory: HostMemory) -> tuple[Observation | Unknown, Asks | None]:
         name = declared.object.name
         at_s = self._clock()
         try:
@@ -128,9 +130,7 @@ class Reconciler:
     async def _world(
         self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None, memory: HostMemory
     ) -> World:
-        placed = [
-            place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared
-        ]
+        placed = [place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared]
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
             unit = look.unit(one.unit) if isinstance(look, Observation) else None
@@ -227,7 +227,7 @@ class Reconciler:
         """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
         if isinstance(action, PutUnit):
             desired = next(d for d in world.desired if d.unit == action.unit)
-            await self._store.put_instance(self._row(declared, world, desired, sha256(action.text)))
+            await self._store.put_instance(self._row(declared, world, desired, file_sha256(action.text)))
         elif isinstance(action, UnitVerb) and action.verb in ("restart", "stop"):
             kind = kind_of(action)
             await self._store.note_correction(action.unit, kind, str(action.reason), self._wall(), host=world.name)
@@ -283,10 +283,12 @@ class Reconciler:
             before = memory.invocations.get(unit.name)
             memory.invocations[unit.name] = unit.invocation_id
             self._note_down(unit.name, unit.active_state == "active", memory)
-            if before in (None, unit.invocation_id):
+            if before == unit.invocation_id:
                 continue
             if unit.name in memory.ours:
                 memory.ours.discard(unit.name)
+                continue
+            if before is None:
                 continue
             self._metrics.restarts.labels("systemd" if unit.restarts > 0 else "by-hand").inc()
             text, failure = await evidence_of(road, unit.name, before)
@@ -321,5 +323,3 @@ def wanted(declared: HostDeclaration) -> Wanted:
         (dropins if retired.record.path.endswith(".conf") else units).add(retired.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
     return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)))
-
-

@@ -5,6 +5,7 @@ Called by `reconcile` and by the probe tasks; decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -14,17 +15,19 @@ from daemon.declared import HostDeclaration
 from daemon.domain.actions import Action, Signal, kind_of
 from daemon.domain.observation import Identity, Observation, Unknown
 from daemon.domain.status import Condition, Drift, Event, Reason
+from daemon.domain.errors import NotFound
 from daemon.execute import Done
 from daemon.planner.conditions import (
     InstanceState,
     host_conditions,
     instance_state,
+    retired_state,
     spec_conditions,
     unplaced_state,
 )
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
-from daemon.planner.world import Desired, World
+from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.store import Store
 from daemon.store.rows import JsonObject, Leftovers, StoredInstance, StoredObject
 
@@ -49,16 +52,26 @@ async def write_states(store: Store, declaration: HostDeclaration, world: World,
     specs: dict[str, str] = {d.spec_uid: d.spec_name for d in declaration.declared}
     for state in states:
         declared = next(d for d in declaration.declared if d.role == state.role and _unit_of(d, world) == state.unit)
-        await _write_instance(store, declaration, declared.spec_uid, declared.spec_name, state, world, now)
+        with contextlib.suppress(NotFound):  # deleted meanwhile: there is nothing left to say about it
+            await _write_instance(store, declaration, declared.spec_uid, declared.spec_name, state, world, now)
     for retired in world.retired:
         specs.setdefault(retired.spec_uid, retired.spec_name)
+        await _write_retired(store, retired, world)
     for uid in specs:
         await write_spec_status(store, uid, now)
     await _write_host(store, declaration, world, plan, now)
 
 
-def _unit_of(declared: Any, world: World) -> str:
-    for one in (*world.desired, *world.unplaced):
+async def _write_retired(store: Store, retired: Retired, world: World) -> None:
+    for row in await store.instances(world.name, retired.spec_uid):
+        if row.unit == retired.record.unit and "state" in row.extra:
+            state = retired_state(retired, state_from_json(row.extra["state"]), world)
+            await store.put_instance(replace(row, extra={**row.extra, "state": state_json(state)}))
+
+
+def _unit_of(declared: Declared, world: World) -> str:
+    placed: tuple[Desired | Unplaced, ...] = (*world.desired, *world.unplaced)
+    for one in placed:
         if one.declared is declared:
             return one.unit
     return ""
@@ -206,7 +219,13 @@ def _gpus_json(look: Observation) -> Any:
     if isinstance(look.gpus, Unknown):
         return {"unknown": str(look.gpus.reason), "detail": look.gpus.detail}
     return [
-        {"index": gpu.index, "uuid": gpu.uuid, "product": gpu.name, "driver": gpu.driver, "fault": gpu.fault and str(gpu.fault)}
+        {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "product": gpu.name,
+            "driver": gpu.driver,
+            "fault": gpu.fault and str(gpu.fault),
+        }
         for gpu in look.gpus
     ]
 

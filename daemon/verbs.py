@@ -19,9 +19,9 @@ from daemon.probes.report import Answer, parse_answer
 Lines = Iterable[tuple[str, str]]
 
 _REFUSED = {
-    host.EXIT_GROUND: Reason.GROUND_CHANGED,
-    host.EXIT_FENCE: Reason.FENCED_OFF,
-    host.EXIT_HOLD: Reason.HELD,
+    host.EXIT_GROUND_CHANGED: Reason.GROUND_CHANGED,
+    host.EXIT_FENCED: Reason.FENCED_OFF,
+    host.EXIT_HELD: Reason.HELD,
 }
 
 
@@ -51,9 +51,7 @@ def request(nonce: str, lines: Lines, body: bytes = b"", gate: bytes = b"") -> b
     return text.encode() + body + gate
 
 
-async def ask(
-    road: Asks, verb: str, lines: Lines, *, timeout_s: float, body: bytes = b"", gate: bytes = b""
-) -> Answer:
+async def ask(road: Asks, verb: str, lines: Lines, *, timeout_s: float, body: bytes = b"", gate: bytes = b"") -> Answer:
     """One verb, answered in full with exit status 0.
 
     Raises TransportError (the answer is incomplete: the verb may have had its effect), VerbRefused (nothing was done)

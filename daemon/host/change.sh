@@ -106,15 +106,14 @@ put_unit() {
     done_with "wrote $path"
 }
 
-remove_unit() {
+remove_unit() { # with the ground `-` the file is gone already: what else is ours goes
     own_path
     may_change
     check_file
-    [ "$found" != - ] || refuse 75 "$path is not there"
     show ActiveState
     case $shown in inactive | failed) ;; *) refuse 75 "$unit is $shown" ;; esac
     [ "$shown" != failed ] || step systemctl reset-failed -- "$unit"
-    [ "$path" != "$UNITS/$unit" ] || step systemctl disable -- "$unit"
+    [ "$path" != "$UNITS/$unit" ] || [ "$found" = - ] || step systemctl disable -- "$unit"
     rm -f "$path" "$STATE/units/$unit" || refuse 1 "$path cannot be removed"
     rmdir "$UNITS/$unit.d" 2>/dev/null # stays when others keep files there
     sync "$UNITS"

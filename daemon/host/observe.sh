@@ -131,7 +131,7 @@ one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 
 
 scan_fds() { # every open socket and NVIDIA device: PATH NUL TARGET NUL
     set +f
-    tool fds find /proc/[0-9]*/fd -maxdepth 1 \( -lname '/dev/nvidia*' -o -lname 'socket:*' \) -printf '%h\0%l\0'
+    tool fds find /proc/[0-9]*/fd -maxdepth 1 \( -lname "$DEVICES" -o -lname 'socket:*' \) -printf '%h\0%l\0'
     flat fds
 }
 
@@ -178,7 +178,7 @@ mode == "fds" { if (seen[pid, $0]++) next
 FNR % 2 { split($0, a, "/"); pid = a[3]; kind = a[4]; next }
 kind == "stat" { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3]; next }
 kind == "cgroup" { k = split($0, a, "\001"); path = ""
-    for (i = 1; i <= k; i++) { if (sub(/^[0-9]+:name=systemd:/, "", a[i])) { path = a[i]; break } if (sub(/^0::/, "", a[i])) path = a[i] }
+    for (i = 1; i <= k; i++) { if (sub(/^0::/, "", a[i]) && a[i] != "/") { path = a[i]; break } if (sub(/^[0-9]+:name=systemd:/, "", a[i])) path = a[i] }
     group[pid] = path; k = split(path, a, "/"); for (i = 1; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
@@ -219,7 +219,7 @@ choose() { # sets $pids, $mains and $others; sections nvfds, sockets and session
 processes() {
     files='' mains_environ='' environ='' links=''
     for p in $pids; do
-        files="$files /proc/$p/stat /proc/$p/cgroup /proc/$p/cmdline"
+        files="$files /proc/$p/cmdline /proc/$p/stat /proc/$p/cgroup" # what may be empty first, so that a cut shows
         environ="$environ /proc/$p/environ"
     done
     for p in $mains; do

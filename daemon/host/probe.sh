@@ -1,7 +1,10 @@
 # shellcheck shell=sh
 # The generation probe: one request where the engine is, and whose process answered it. Part of stoker-host.
 
-facts_of_unit() { tool "$1" systemctl show --no-pager -p InvocationID,MainPID,ControlGroup,ActiveState -- "$unit"; }
+facts_of_unit() { # a probe of a bare port has no unit
+    [ -n "$unit" ] || { mark "$1" 1; return; }
+    tool "$1" systemctl show --no-pager -p InvocationID,MainPID,ControlGroup,ActiveState -- "$unit"
+}
 
 listeners() { # lines PORT HEXADDRESS PID,…: who listens on $port; every process is asked, since anybody may
     code=1
@@ -28,7 +31,7 @@ listeners() { # lines PORT HEXADDRESS PID,…: who listens on $port; every proce
     listening=$(sed 's/.* //; s/-//; s/,/ /g' "$T/listeners" | tr '\n' ' ')
 }
 
-value_of() { sed -n "s/^$1=//p" "$T/$2"; } # PROPERTY SECTION
+value_of() { sed -n "s/^$1=//p" "$T/$2" 2>/dev/null; } # PROPERTY SECTION
 
 group_pids() { # the pids in the unit's cgroup, where its hierarchy is mounted
     group=$(value_of ControlGroup before)
@@ -52,7 +55,7 @@ safe_python() { # true when nobody but root can change what would run as root
 
 request() { # what the client reads: lines, a dot, the body
     printf '%s\n' "address $address" "port $port" "path $url_path" "method $method" "timeout $timeout_s" "pids $near"
-    printf '%s' "$headers" | sed 's/^/header /'
+    printf '%s' "$all_headers" | sed 's/^/header /'
     printf '.\n%s' "$content"
 }
 
@@ -69,7 +72,7 @@ with_python() { # INTERPRETER: false when it has no http
 }
 
 with_curl() { # the far end of its connection stays unknown
-    printf '%s' "$headers" >"$T/headers"
+    printf '%s' "$all_headers" >"$T/headers"
     set -- -sS -g --path-as-is --noproxy '*' -X "$method" -m "$timeout_s" -H @- -o "$T/answer" -w '%{http_code}\n'
     if [ -n "$content" ]; then
         printf '%s' "$content" >"$T/content"
@@ -96,7 +99,7 @@ ask_engine() {
 
 probe() {
     fixed 10000
-    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    [ "$units" = "${unit:+ $unit}" ] || refuse 64 "takes one unit"
     port=${ports# }
     valid "$port" 0-9 5 || refuse 64 "needs one port"
     case $url_path in /*[![:graph:]]* | [!/]*) refuse 64 "not a path" ;; esac
@@ -104,6 +107,9 @@ probe() {
     content=$(head -c "$body"; echo .)
     content=${content%.}
     [ "${#content}" -eq "$body" ] || refuse 64 "the request was cut"
+    all_headers=$headers
+    case $body:$headers in 0:* | *[Cc]ontent-[Tt]ype:*) ;; *) all_headers="Content-Type: application/json
+$headers" ;; esac
     facts_of_unit before
     listeners
     near="$listening $(group_pids)"

@@ -6,7 +6,7 @@ A spec's conditions are computed from the states of its instances on all hosts, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
@@ -14,7 +14,7 @@ from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.desired import binding_problem
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
-from daemon.planner.world import Desired, ProbeFact, Record, Unplaced, World
+from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
 
 MISSES_BEFORE_NOT_READY = 2
 
@@ -59,6 +59,18 @@ def unplaced_state(unplaced: Unplaced, world: World) -> InstanceState:
     )
 
 
+def retired_state(retired: Retired, before: InstanceState, world: World) -> InstanceState:
+    """The state of an instance that is being taken away: what it waits for, if anything."""
+    look = world.observation
+    if isinstance(look, Unknown):
+        reason, text = Reason.HOST_UNREACHABLE, f"{world.name} cannot be reached ({look.reason}); it ends when it can"
+    elif world.withheld is not None:
+        reason, text = world.withheld, f"nothing may be changed on {world.name}"
+    else:
+        reason, text = Reason.TERMINATING, f"{retired.record.unit} is being stopped and removed"
+    return replace(before, ready="False", reason=reason, message=text, loaded="False", available="Unknown", drift=())
+
+
 def _ready(
     desired: Desired, unit: Unit, drift: tuple[Drift, ...], plan: Plan, world: World
 ) -> tuple[Truth, Reason, str]:
@@ -84,7 +96,9 @@ def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tup
     """Ready by a generation of this invocation: of now, or as stored (a daemon restart costs no new one)."""
     proven = record is not None and record.ready_invocation == unit.invocation_id
     if fact is None or fact.invocation != unit.invocation_id:
-        return ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
+        return (
+            ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
+        )
     if fact.ok or (proven and fact.failures < MISSES_BEFORE_NOT_READY):
         return "True", Reason.GENERATED, ""
     if fact.reason in (Reason.PROBE_UNAUTHORIZED, Reason.TRANSPORT_LOST):
@@ -98,10 +112,8 @@ def _state(
     record = desired.declared.record
     proven = unit is not None and record is not None and unit.running and record.ready_invocation == unit.invocation_id
     available: Truth = "Unknown" if unit is None else "True" if ready == "True" or proven else "False"
-    if desired.declared.role in ("prefill", "decode"):
-        loaded = ready
-    else:
-        loaded = "True" if ready == "True" else available
+    alone = desired.declared.role not in ("prefill", "decode")
+    loaded = available if alone and ready != "True" else ready
     return InstanceState(
         unit=desired.unit,
         role=desired.declared.role,
@@ -119,11 +131,15 @@ def _state(
     )
 
 
-def spec_conditions(generation: int, states: Sequence[InstanceState], *, deleting: bool = False) -> tuple[Condition, ...]:
+def spec_conditions(
+    generation: int, states: Sequence[InstanceState], *, deleting: bool = False
+) -> tuple[Condition, ...]:
     """Conditions of a spec out of all its instances; without any it is `NotPlaced`."""
     worst = _worst(states)
     if deleting:
-        ready: tuple[Truth, Reason, str] = ("False", Reason.TERMINATING, worst.message if worst else "being deleted")
+        waits = worst is not None and worst.reason not in _MOVING | {Reason.GENERATED}
+        reason = worst.reason if worst is not None and waits else Reason.TERMINATING
+        ready: tuple[Truth, Reason, str] = ("False", reason, worst.message if worst else "being deleted")
     elif worst is None:
         ready = ("Unknown", Reason.NOT_OBSERVED_YET, "no host has been looked at for it yet")
     else:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.status import Drift, Layer
+from daemon.engines.launch import argv_runs
 from daemon.engines.unit import parse_unit
 from daemon.planner.world import Desired
 
@@ -45,7 +46,7 @@ def file_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
     )
     record = desired.declared.record
     if not found and record is not None and record.written_sha256:
-        known = (record.written_sha256, _sha(desired.text))
+        known = (record.written_sha256, file_sha256(desired.text))
         if unit.file.sha256 not in known:
             return (Drift(desired.unit, "file", "text", record.written_sha256[:12], (unit.file.sha256 or "")[:12]),)
     return found
@@ -76,7 +77,8 @@ def _launch_drift(
 ) -> tuple[Drift, ...]:
     launch, unit = desired.launch, desired.unit
     found: list[Drift] = []
-    if argv != launch.argv:
+    same = argv_runs(launch, argv or ()) if layer == "running" else argv == launch.argv
+    if not same:
         found.append(Drift(unit, layer, "argv", *_argv_difference(launch.argv, argv or ()), launch=True))
     observed = {key: value for key, value in env or () if key not in _OURS}
     found += _env_drift(unit, layer, dict(launch.env), observed)
@@ -88,15 +90,14 @@ def _launch_drift(
 
 
 def _env_drift(unit: str, layer: Layer, declared: Mapping[str, str], observed: Mapping[str, str]) -> list[Drift]:
-    found = []
-    for key in sorted(declared):
-        if observed.get(key) != declared[key]:
-            found.append(
-                Drift(unit, layer, f"env.{key}", _short(declared[key]), _short(observed.get(key)), launch=True)
-            )
+    found = [
+        Drift(unit, layer, f"env.{key}", _short(declared[key]), _short(observed.get(key)), launch=True)
+        for key in sorted(declared)
+        if observed.get(key) != declared[key]
+    ]
     if layer != "running":  # a process has systemd's own variables too; a unit has only what somebody declared
-        for key in sorted(set(observed) - set(declared)):
-            found.append(Drift(unit, layer, f"env.{key}", "(not set)", "(set)", launch=True))
+        extra = sorted(set(observed) - set(declared))
+        found += [Drift(unit, layer, f"env.{key}", "(not set)", "(set)", launch=True) for key in extra]
     return found
 
 
@@ -116,7 +117,8 @@ def _folder(value: str) -> str:
     return value.lstrip("-!") or "/"
 
 
-def _sha(text: str) -> str:
+def file_sha256(text: str) -> str:
+    """Hash of a unit file as the host gives it: hex SHA-256 of its UTF-8 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -91,8 +91,8 @@ def parse_gpus(exit_status: int, text: str) -> tuple[tuple[Gpu, ...] | Unknown, 
             if gpu is None:
                 return Unknown(Reason.UNPARSABLE, line[:_DETAIL_CHARS]), tuple(warnings)
             gpus.append(gpu)
-    if exit_status == PARTIAL_EXIT and not gpus:
-        return Unknown(Reason.TOOL_FAILED, f"exit status {exit_status} and no row"), tuple(warnings)
+    if not gpus:
+        return Unknown(Reason.GPU_MISSING, f"exit status {exit_status} and no row"), tuple(warnings)
     if len({gpu.index for gpu in gpus}) < len(gpus) or len({gpu.uuid for gpu in gpus}) < len(gpus):
         return Unknown(Reason.UNPARSABLE, "two rows name the same GPU"), tuple(warnings)
     marked = (_warned(gpu, corrupted) for gpu in gpus)

@@ -56,16 +56,20 @@ def whole_number(value: str | bytes) -> int:
 
 
 def cgroup_path(content: bytes) -> str:
-    """The path in systemd's own hierarchy: the named one where it exists (v1), else the unified one."""
-    unified = b""
+    """The path in systemd's own hierarchy: the unified one where it says anything (v2, hybrid), else the named one (v1).
+
+    A container with v2 on a machine with v1 shows both, and the named one is then the machine's.
+    """
+    named = unified = b""
     for line in content.split(b"\n"):
         _, _, rest = line.partition(b":")
         controllers, _, path = rest.partition(b":")
         if controllers == b"name=systemd":
-            return text(path.removesuffix(b" (deleted)"))
+            named = path
         if line.startswith(b"0::"):
             unified = path
-    return text(unified.removesuffix(b" (deleted)"))
+    chosen = unified if unified not in (b"", b"/") else named or unified
+    return text(chosen.removesuffix(b" (deleted)"))
 
 
 def arguments(cmdline: bytes) -> tuple[str, ...]:
@@ -148,6 +152,14 @@ def parse_environ(data: bytes) -> dict[int, tuple[tuple[str, str], ...]]:
         if equals and name.isascii():
             entries.setdefault(pid_of(path), {}).setdefault(text(name), text(value))
     return {pid: tuple(values.items()) for pid, values in entries.items()}
+
+
+def parse_links(data: bytes) -> dict[int, dict[str, str]]:
+    """Targets of `/proc/PID/cwd` and `/proc/PID/exe` by pid and name. Raises Malformed."""
+    links: dict[int, dict[str, str]] = {}
+    for path, target in pairs(data):
+        links.setdefault(pid_of(path), {})[text(path.rpartition(b"/")[2])] = text(target)
+    return links
 
 
 def parse_uids(data: bytes) -> dict[int, int]:

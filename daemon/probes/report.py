@@ -295,26 +295,20 @@ def _mains(
     answer: Answer, processes: tuple[Process, ...] | Unknown, environ: Environ | Unknown
 ) -> dict[int, Environment]:
     """The main processes that could be read: those whose executable or folder the look asked for."""
-    links = read(answer, "exe", lambda section: dict(process.pairs(section.data)))
+    links = read(answer, "exe", lambda section: process.parse_links(section.data))
     if isinstance(links, Unknown) or isinstance(processes, Unknown) or isinstance(environ, Unknown):
         return {}
-    pids = {process.pid_of(path) for path in links}
     return {
         found.id.pid: Environment(
             argv=found.argv,
             env=environ.get(found.id.pid, ()),
-            cwd=_link(links, found.id.pid, b"cwd"),
-            exe=_link(links, found.id.pid, b"exe"),
+            cwd=links[found.id.pid].get("cwd"),
+            exe=links[found.id.pid].get("exe"),
             uid=found.uid,
         )
         for found in processes
-        if found.id.pid in pids and found.marks is not None
+        if found.id.pid in links and found.marks is not None
     }
-
-
-def _link(links: Mapping[bytes, bytes], pid: int, name: bytes) -> str | None:
-    target = links.get(b"/proc/%d/%s" % (pid, name))
-    return None if target is None else text(target)
 
 
 def _other_units(answer: Answer, units: tuple[Unit, ...] | Unknown) -> tuple[tuple[str, str], ...] | Unknown:

@@ -23,11 +23,13 @@ def host_pool() -> Iterator[Pool]:
 
 @pytest.fixture
 def make_host(host_pool: Pool) -> Iterator[MakeHost]:
-    """make_host(name, gpus=2, idle=0, hybrid=False): a clean booted host for this test; cleaned again after it."""
+    """make_host(name, gpus=2, idle=0, hybrid=False, containers=()): a clean booted host for this test; cleaned again after it."""
     made: list[TestHost] = []
 
-    def make(name: str, gpus: int = 2, idle: int = 0, hybrid: bool = False) -> TestHost:
-        made.append(host_pool.make_host(name, gpus=gpus, idle=idle, hybrid=hybrid))
+    def make(
+        name: str, gpus: int = 2, idle: int = 0, hybrid: bool = False, containers: tuple[int, ...] = ()
+    ) -> TestHost:
+        made.append(host_pool.make_host(name, gpus=gpus, idle=idle, hybrid=hybrid, containers=containers))
         return made[-1]
 
     yield make

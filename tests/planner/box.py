@@ -173,7 +173,9 @@ class Box:
             if p.state != "Z"
             for uuid, mib in p.gpus.items()
         )
-        homes = {part for p in self.procs.values() for part in p.cgroup.split("/") if part.endswith((".service", ".scope"))}
+        homes = {
+            part for p in self.procs.values() for part in p.cgroup.split("/") if part.endswith((".service", ".scope"))
+        }
         return Observation(
             host="a",
             at_s=at_s,
@@ -204,7 +206,9 @@ class Box:
         loaded = None
         if unit.loaded is not None:
             parsed = parse_unit(unit.loaded)
-            loaded = Loaded(parsed.argv or (), tuple(parsed.env or ()), parsed.user or "", parsed.working_directory or "")
+            loaded = Loaded(
+                parsed.argv or (), tuple(parsed.env or ()), parsed.user or "", parsed.working_directory or ""
+            )
         return Unit(
             name=name,
             load_state="loaded" if unit.file is not None else "not-found",

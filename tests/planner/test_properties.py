@@ -47,7 +47,9 @@ def trouble(driver: Driver, what: str) -> None:
             box.spawn(("python3", "train.py"), "/system.slice/train.service", gpus={UUIDS[3]: 30_000}, truth="foreign")
         case "orphan-mark":
             marks = (("STOKER_SPEC", "uid-m"), ("STOKER_STORE", "store-uid"))
-            box.spawn(("sglang::scheduler",), "/gone", gpus={UUIDS[0]: 9000}, marks=marks, truth="orphan", stubborn=True)
+            box.spawn(
+                ("sglang::scheduler",), "/gone", gpus={UUIDS[0]: 9000}, marks=marks, truth="orphan", stubborn=True
+            )
         case "orphan-group" if unit is not None and unit.active != "active":
             box.spawn(("python3",), box.group(UNIT), gpus={UUIDS[1]: 9000}, truth="orphan").start -= 5000
         case "reboot":
@@ -66,7 +68,9 @@ def trouble(driver: Driver, what: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(troubles, st.integers(0, 3))
-def test_from_any_reachable_state_repeated_planning_converges_and_then_plans_nothing(what: list[str], turns: int) -> None:
+def test_from_any_reachable_state_repeated_planning_converges_and_then_plans_nothing(
+    what: list[str], turns: int
+) -> None:
     driver = Driver(Box(), {"m": spec()})
     for one in what:
         for _ in range(turns):
@@ -95,7 +99,12 @@ def test_any_prefix_of_any_plan_then_a_daemon_death_converges(what: list[str], p
 
 
 @settings(max_examples=150, deadline=None)
-@given(troubles, st.sets(st.sampled_from(["gpus", "apps", "processes", "listeners", "units", "other_units", "sessions"]), min_size=1))
+@given(
+    troubles,
+    st.sets(
+        st.sampled_from(["gpus", "apps", "processes", "listeners", "units", "other_units", "sessions"]), min_size=1
+    ),
+)
 def test_no_destructive_action_follows_from_an_unknown(what: list[str], hidden: set[str]) -> None:
     driver = Driver(Box(), {"m": spec()})
     driver.settle()

@@ -35,7 +35,9 @@ def build(name: str, shape: Shape) -> TestHost:
         host_key = _keys(slot)
         _files(slot.root, name, machine_id, shape)
         net.connect(slot)
-        container = Container(slot, name, machine_id, hybrid=shape.hybrid)
+        for number in shape.containers:
+            _nested(slot, number, shape)
+        container = Container(slot, name, machine_id, hybrid=shape.hybrid, nesting=bool(shape.containers))
         container.start()
         return TestHost(name, shape, slot, container, host_key)
     except BaseException:
@@ -44,11 +46,26 @@ def build(name: str, shape: Shape) -> TestHost:
 
 
 def _mount(slot: slots.Slot) -> None:
-    for part in ("upper", "work", "root"):
-        (slot.folder / part).mkdir(mode=0o755)
+    slot.root.mkdir(mode=0o755)
+    _overlay(slot.link, slot.folder, slot.root)
+
+
+def _overlay(name: str, folder: Path, root: Path) -> None:
+    for part in ("upper", "work"):
+        (folder / part).mkdir(mode=0o755, parents=True)
     lower = ":".join(str(path) for path in rootfs.layers())
-    options = f"lowerdir={lower},upperdir={slot.folder}/upper,workdir={slot.folder}/work,volatile"
-    _run("mount", "-t", "overlay", slot.link, "-o", options, str(slot.root))
+    options = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work,volatile"
+    _run("mount", "-t", "overlay", name, "-o", options, str(root))
+
+
+def _nested(slot: slots.Slot, number: int, shape: Shape) -> None:
+    """A container of the host, as Proxmox VE has them: a root of its own, started by the host at boot."""
+    root = slot.root / f"var/lib/lxc/{number}/rootfs"
+    root.mkdir(parents=True)
+    _overlay(f"{slot.link}-{number}", slot.folder / f"ct{number}", root)
+    _files(root, f"ct{number}", uuid.uuid4().hex, Shape(gpus=shape.gpus))
+    wants = slot.root / "etc/systemd/system/multi-user.target.wants"
+    (wants / f"pct@{number}.service").symlink_to("../pct@.service")
 
 
 def _keys(slot: slots.Slot) -> str:

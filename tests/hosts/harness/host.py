@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -32,11 +33,12 @@ class GpuHolder:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a host is built with."""
+    """What a host is built with: cards, idle processes, old cgroups, and numbers of containers for `pct` inside."""
 
     gpus: int = 2
     idle: int = 0
     hybrid: bool = False
+    containers: tuple[int, ...] = ()
 
 
 class TestHost:
@@ -69,6 +71,10 @@ class TestHost:
         if check and done.returncode != 0:
             raise HostError(f"{self.name}: `{cmd}` exited {done.returncode}\n{out}{err}")
         return subprocess.CompletedProcess(cmd, done.returncode, out, err)
+
+    def pct(self, number: int, cmd: str, *, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs a shell command in one of its containers, by `pct exec`."""
+        return self.sh(f"pct exec {number} -- /bin/sh -c {shlex.quote(cmd)}", stdin=stdin, check=check)
 
     def ssh_argv(self, cmd: str = "", *, user: str = "root", pty: bool = False) -> list[str]:
         """The argv of a real ssh client here that runs `cmd` there (none: a login shell)."""

@@ -20,8 +20,9 @@ SETTLE_S = 60.0
 class Container:
     """A booting, running or powered-off container over the slot's root. Methods wait; all may be called again."""
 
-    def __init__(self, slot: Slot, name: str, machine_id: str, *, hybrid: bool) -> None:
+    def __init__(self, slot: Slot, name: str, machine_id: str, *, hybrid: bool, nesting: bool) -> None:
         self._slot, self._name, self._machine_id, self._hybrid = slot, name, machine_id, hybrid
+        self._more = ["--capability=all"] if nesting else []
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: threading.Thread | None = None
         self._stopping = False
@@ -76,7 +77,7 @@ class Container:
         argv = [
             "systemd-nspawn", "--quiet", f"--directory={self._slot.root}", "--boot", "--keep-unit", "--register=no",
             f"--machine={self._name}", f"--uuid={self._machine_id}", "--link-journal=no", "--console=pipe",
-            f"--network-namespace-path=/run/netns/{self._slot.link}",
+            f"--network-namespace-path=/run/netns/{self._slot.link}", *self._more,
         ]  # fmt: skip
         script = f"for g in {shlex.join(self._groups())}; do echo $$ > $g; done; exec {shlex.join(argv)}"
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}

@@ -40,9 +40,11 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def make_host(self, name: str, gpus: int = 2, idle: int = 0, hybrid: bool = False) -> TestHost:
+    def make_host(
+        self, name: str, gpus: int = 2, idle: int = 0, hybrid: bool = False, containers: tuple[int, ...] = ()
+    ) -> TestHost:
         """A clean, booted host of that name and shape: the kept one, or a new one. Give it back with `release`."""
-        shape = Shape(gpus, idle, hybrid)
+        shape = Shape(gpus, idle, hybrid, containers)
         key = (name, shape)
         if key in self._in_use:
             raise RuntimeError(f"test host {name} is in use")
@@ -63,6 +65,9 @@ class Pool:
         if key not in self._hosts or self._hosts[key][0] is not host:
             return []
         self._in_use.discard(key)
+        if host.shape.containers:  # what is in them is not cleaned
+            self.discard(host)
+            return []
         left = clean(host, self._hosts[key][1])
         if left:
             self.discard(host)

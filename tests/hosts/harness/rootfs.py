@@ -17,7 +17,10 @@ from pathlib import Path
 
 CACHE = Path("/var/cache/stoker-tests")
 STANDINS = Path(__file__).parents[1] / "standins"
-PACKAGES = "systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,procps,iproute2,python3,curl,sudo,login,util-linux"
+PACKAGES = (
+    "systemd,systemd-sysv,systemd-container,dbus,libpam-systemd,openssh-server,procps,iproute2,python3,curl,sudo,login,"
+    "util-linux"
+)
 USERS = ("alice", "serve")
 MASKED = (
     "apt-daily.timer",

@@ -97,8 +97,8 @@ def take_down(folder: Path, number: int) -> None:
         _end(state, number)
         root = folder / "root"
         while _is_mount(root):
-            if _quiet(["umount", str(root)]).returncode != 0:
-                _quiet(["umount", "-l", str(root)])
+            if _quiet(["umount", "-R", str(root)]).returncode != 0:
+                _quiet(["umount", "-R", "-l", str(root)])
         _quiet(["ip", "link", "del", f"stk-{number}"])
         _quiet(["ip", "netns", "del", f"stk-{number}"])
         for group in cgroups(number):

@@ -1,0 +1,237 @@
+"""The verbs of stoker-host that change something: refusals in their order, and what is on disk afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon import host
+from tests.host_scripts.conftest import BOOT_ID, Box, said
+
+UNIT = "stoker-k26.server.service"
+TEXT = b"[Service]\nExecStart=/bin/true\nEnvironment='A=\xc3\xbc'\n"
+GATE = b"gpu 0 GPU-00\nport 30001\n"
+
+
+def ticks(pid: int) -> int:
+    """Start of a process, as /proc shows it."""
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that may be signalled."""
+    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def put(box: Box, ground: str = "-", text: bytes = TEXT) -> object:
+    return box.change(
+        "put-unit",
+        f"unit {UNIT}",
+        f"path {box.path('units')}/{UNIT}",
+        f"ground {ground}",
+        f"body {len(text)}",
+        f"gate {len(GATE)}",
+        body=text + GATE,
+    )
+
+
+def test_fence_is_taken_only_from_the_one_expected(box: Box) -> None:
+    assert box.ask("take-fence", "expected -", "fence s1 1 a").exit_status == 0
+    refused = box.ask("take-fence", "expected -", "fence s2 1 b")
+    assert (refused.exit_status, said(refused, "fence")) == (host.EXIT_FENCED, ["s1 1 a"])
+    assert box.ask("take-fence", "expected s1 1 a", "fence s1 2 b").exit_status == 0
+    assert box.path("state/fence").read_text(encoding="ascii") == "s1 2 b\n"
+
+
+@pytest.mark.parametrize("fence", ["", "s1", "s1 2", "s1 x run", "s1 2 run more", "s/1 2 run", "s1 2 ../run"])
+def test_fence_of_another_form_is_refused(box: Box, fence: str) -> None:
+    assert box.ask("take-fence", "expected -", f"fence {fence}").exit_status == host.EXIT_USAGE
+    assert not box.path("state/fence").exists()
+
+
+def test_hold_comes_before_the_fence_and_the_fence_before_the_ground(box: Box) -> None:
+    box.fence("other 1 run")
+    box.path("hold").write_text("Ada: replacing a card\nuntil noon\n", encoding="utf-8")
+    lines = (f"unit {UNIT}", "ground-invocation -", "ground-state inactive")
+    held = box.change("unit-start", *lines)
+    assert (held.exit_status, held.error) == (host.EXIT_HELD, "Ada: replacing a card until noon")
+    box.path("hold").unlink()
+    assert box.change("unit-start", *lines).exit_status == host.EXIT_FENCED
+    box.fence()
+    box.unit(UNIT, InvocationID="", ActiveState="active")
+    other_boot = box.ask("unit-start", "fence s1 3 run-a", "boot 0", *lines)
+    assert other_boot.exit_status == host.EXIT_GROUND_CHANGED
+    assert box.change("unit-start", *lines).exit_status == host.EXIT_GROUND_CHANGED
+    assert box.calls() == []
+
+
+def test_hold_refuses_a_new_fence_too(box: Box) -> None:
+    box.path("hold").write_text("", encoding="utf-8")
+    assert box.ask("take-fence", "expected -", "fence s1 1 a").exit_status == host.EXIT_HELD
+
+
+def test_no_fence_on_the_host_refuses(box: Box) -> None:
+    assert box.change("signal", "signal TERM", "target 4242 1").exit_status == host.EXIT_FENCED
+
+
+def test_unit_is_written_byte_for_byte_and_reloaded(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, NeedDaemonReload="no")
+    assert put(box).exit_status == 0  # type: ignore[attr-defined]
+    file = box.path(f"units/{UNIT}")
+    assert file.read_bytes() == TEXT
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert box.path(f"state/units/{UNIT}").read_bytes() == GATE
+    assert box.calls() == ["daemon-reload"]
+    assert sorted(path.name for path in box.path("units").iterdir()) == [UNIT]
+    again = put(box, hashlib.sha256(TEXT).hexdigest(), TEXT + b"#\n")
+    assert again.exit_status == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ground", ["-", "0" * 64])
+def test_unit_file_that_changed_is_left_alone(box: Box, ground: str) -> None:
+    box.fence()
+    box.path(f"units/{UNIT}").write_text("by hand\n", encoding="utf-8")
+    assert put(box, ground).exit_status == host.EXIT_GROUND_CHANGED  # type: ignore[attr-defined]
+    assert box.path(f"units/{UNIT}").read_text(encoding="utf-8") == "by hand\n"
+    assert not box.path(f"state/units/{UNIT}").exists()
+
+
+def test_masked_unit_is_not_written_over(box: Box) -> None:
+    box.fence()
+    box.path(f"units/{UNIT}").symlink_to("/dev/null")
+    assert put(box).exit_status == host.EXIT_GROUND_CHANGED  # type: ignore[attr-defined]
+
+
+def test_unit_that_still_waits_for_a_reload_is_a_failure(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, NeedDaemonReload="yes")
+    failed = put(box)
+    assert failed.exit_status == host.EXIT_FAILED  # type: ignore[attr-defined]
+
+
+def test_cut_body_changes_nothing(box: Box) -> None:
+    box.fence()
+    lines = (f"unit {UNIT}", f"path {box.path('units')}/{UNIT}", "ground -", f"body {len(TEXT) + 9}", "gate 1")
+    assert box.change("put-unit", *lines, body=TEXT).exit_status == host.EXIT_USAGE
+    assert not box.path(f"units/{UNIT}").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "units/other.service", f"units/{UNIT}.d/10-x.conf", f"units/../units/{UNIT}", f"units/{UNIT}/"],
+)
+def test_only_the_units_own_places_are_written(box: Box, path: str) -> None:
+    box.fence()
+    lines = (f"unit {UNIT}", f"path {box.root / path if path[0] != '/' else path}", "ground -", "body 1", "gate 1")
+    assert box.change("put-unit", *lines, body=b"xy").exit_status == (
+        0 if box.root / path == box.path(f"units/{UNIT}") and not path.endswith("/") else host.EXIT_USAGE
+    )
+
+
+def test_dropin_is_written_and_removed_with_its_empty_folder(box: Box) -> None:
+    box.fence()
+    unit = "sglang-old.service"
+    box.unit(unit, NeedDaemonReload="no", ActiveState="inactive")
+    path = box.path(f"units/{unit}.d/50-stoker.conf")
+    lines = (f"unit {unit}", f"path {path}")
+    assert box.change("put-unit", *lines, "ground -", "body 2", "gate 1", body=b"x\ny").exit_status == 0
+    assert path.read_bytes() == b"x\n"
+    ground = hashlib.sha256(b"x\n").hexdigest()
+    assert box.change("remove-unit", *lines, f"ground {ground}").exit_status == 0
+    assert not path.parent.exists()
+    assert box.calls() == ["daemon-reload", "daemon-reload"]
+
+
+@pytest.mark.parametrize("state", ["active", "activating", "deactivating", "reloading"])
+def test_unit_that_runs_is_not_removed(box: Box, state: str) -> None:
+    box.fence()
+    box.unit(UNIT, ActiveState=state)
+    file = box.path(f"units/{UNIT}")
+    file.write_bytes(TEXT)
+    lines = (f"unit {UNIT}", f"path {file}", f"ground {hashlib.sha256(TEXT).hexdigest()}")
+    assert box.change("remove-unit", *lines).exit_status == host.EXIT_GROUND_CHANGED
+    assert file.exists()
+
+
+def test_failed_unit_is_removed_with_everything_of_ours(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, ActiveState="failed", NeedDaemonReload="no")
+    assert put(box).exit_status == 0  # type: ignore[attr-defined]
+    file = box.path(f"units/{UNIT}")
+    lines = (f"unit {UNIT}", f"path {file}", f"ground {hashlib.sha256(TEXT).hexdigest()}")
+    assert box.change("remove-unit", *lines).exit_status == 0
+    assert not file.exists()
+    assert not box.path(f"state/units/{UNIT}").exists()
+    assert box.calls()[1:] == [f"reset-failed -- {UNIT}", f"disable -- {UNIT}", "daemon-reload"]
+
+
+def test_start_forgets_failures_first_and_does_not_wait(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, InvocationID="", ActiveState="failed", NeedDaemonReload="no")
+    answer = box.change("unit-start", f"unit {UNIT}", "ground-invocation -", "ground-state failed")
+    assert answer.exit_status == 0
+    assert box.calls() == [f"reset-failed -- {UNIT}", f"--no-block start -- {UNIT}"]
+
+
+def test_start_never_starts_an_old_definition(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, InvocationID="", ActiveState="inactive", NeedDaemonReload="yes")
+    box.change("unit-start", f"unit {UNIT}", "ground-invocation -", "ground-state inactive")
+    assert box.calls()[0] == "daemon-reload"
+
+
+def test_refusal_of_systemctl_comes_with_its_words(box: Box) -> None:
+    box.fence()
+    box.unit(UNIT, InvocationID="aa", ActiveState="active")
+    box.path("systemctl/fails").write_text("Job for x failed.\n", encoding="utf-8")
+    failed = box.change("unit-stop", f"unit {UNIT}", "ground-invocation aa", "ground-state active")
+    assert failed.exit_status == host.EXIT_FAILED
+    assert "exit status 5" in failed.error
+    assert "Job for x failed." in failed.error
+
+
+def test_signal_reaches_the_process_that_was_meant_and_no_other(box: Box, sleeper: subprocess.Popen[bytes]) -> None:
+    box.fence()
+    start = ticks(sleeper.pid)
+    wrong = box.change("signal", "signal KILL", f"target {sleeper.pid} {start + 1}", "target 1 1", "target 99999999 5")
+    assert said(wrong, "result") == [f"{sleeper.pid} changed", "1 failed", "99999999 gone"]
+    assert sleeper.poll() is None
+    right = box.change("signal", "signal TERM", f"target {sleeper.pid} {start}")
+    assert said(right, "result") == [f"{sleeper.pid} ok"]
+    assert sleeper.wait(timeout=10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("target", ["0 1", "-1 1", "1", "2 x", "2 3 4", "", "007 5", "5;id 1"])
+def test_target_of_another_form_is_refused(box: Box, target: str) -> None:
+    box.fence()
+    assert box.change("signal", "signal TERM", f"target {target}").exit_status == host.EXIT_USAGE
+
+
+def test_zombie_counts_as_gone(box: Box) -> None:
+    box.fence()
+    process = subprocess.Popen(["true"])
+    while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii"):
+        pass
+    answer = box.change("signal", "signal KILL", f"target {process.pid} {ticks(process.pid)}")
+    assert said(answer, "result") == [f"{process.pid} gone"]
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    "unit", ["", "a", "a.socket", "../a.service", "a b.service", "-a.service", "a$(id).service", "a" * 200 + ".service"]
+)
+@pytest.mark.parametrize("verb", ["unit-stop", "put-unit", "observe", "probe", "journal"])
+def test_unit_of_another_form_is_refused(box: Box, verb: str, unit: str) -> None:
+    box.fence()
+    assert box.change(verb, f"unit {unit}", "ground-invocation -", "ground-state x").exit_status == host.EXIT_USAGE
+    assert box.calls() == []
