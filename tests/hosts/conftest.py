@@ -23,7 +23,7 @@ def host_pool() -> Iterator[Pool]:
 
 @pytest.fixture
 def make_host(host_pool: Pool) -> Iterator[MakeHost]:
-    """make_host(name, gpus=2, idle=0, hybrid=False, containers=()): a clean booted host for this test; cleaned again after it."""
+    """make_host(name, gpus=2, idle=0, hybrid=False, containers=()): a clean booted host; cleaned after the test."""
     made: list[TestHost] = []
 
     def make(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from harness import TestHost, bystanders
+from harness.engines import generate, sglang_argv
 from harness.slots import STATE, cgroups, identity, is_alive
 
 pytestmark = pytest.mark.hosts
@@ -148,6 +149,24 @@ def test_a_host_of_old_cgroups_with_eight_cards_and_many_processes(make_host: Ca
     assert len(host.sh("nvidia-smi -L").stdout.splitlines()) == 8
     assert int(host.sh("ls /proc | grep -c '^[0-9]'").stdout) > 1500
     assert "name=systemd:/system.slice" in host.sh("cat /proc/$(pgrep -o sshd)/cgroup").stdout
+
+
+def test_a_host_has_containers_that_pct_enters(make_host: Callable[..., TestHost]) -> None:
+    host = make_host("pve", containers=(129,))
+    assert host.pct(129, "hostname; cat").stdout == "ct129\n"
+    assert host.pct(129, "cat", stdin=b"typed").stdout == "typed"
+    assert host.pct(129, "exit 7", check=False).returncode == 7
+    assert "0::/.." in host.pct(129, "cat /proc/self/cgroup").stdout
+    assert host.pct(129, "systemctl is-system-running; cat /proc/1/comm").stdout == "running\nsystemd\n"
+    assert host.pct(129, "cat /proc/sys/kernel/random/boot_id").stdout.strip() != host.boot_id()
+    assert host.pct(129, "findmnt -no OPTIONS /run").stdout.count("noexec") == 1
+    run_unit = f"systemd-run --quiet --unit=engine-1 {' '.join(sglang_argv(30001, ranks=2))}"
+    host.pct(129, f"{run_unit}; while ! curl -sf 127.0.0.1:30001/health; do sleep 0.05; done")
+    assert len(host.pct(129, "nvidia-smi --query-compute-apps=pid --format=csv,noheader").stdout.split()) == 3
+    assert generate(host, 30001).status == 0
+    host.sh("pct stop 129")
+    assert host.sh("pct exec 129 -- true", check=False).returncode == 255
+    assert host.sh("pct exec 130 -- true", check=False).returncode == 2
 
 
 def test_a_released_host_comes_back_pristine(host: TestHost, host_pool: object) -> None:
