@@ -182,6 +182,7 @@ kind == "cgroup" { k = split($0, a, "\001"); path = ""
     group[pid] = path; k = split(path, a, "/"); for (i = 1; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
+    for (p in main) seed[p] = 1
     for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
     if (whole) for (p in ppid) want[p] = 1
     for (p in ppid) if (pgrp[p] in groups) want[p] = 1

@@ -56,7 +56,7 @@ def whole_number(value: str | bytes) -> int:
 
 
 def cgroup_path(content: bytes) -> str:
-    """The path in systemd's own hierarchy: the unified one where it says anything (v2, hybrid), else the named one (v1).
+    """The path in systemd's own hierarchy: the unified one where it says anything (v2, hybrid), else the named (v1).
 
     A container with v2 on a machine with v1 shows both, and the named one is then the machine's.
     """

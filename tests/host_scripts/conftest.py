@@ -1,4 +1,4 @@
-"""A place where copies of the host scripts run: their constants point into a temporary folder, their tools are stand-ins."""
+"""A place where copies of the host scripts run: constants point into a temporary folder, tools are stand-ins."""
 
 from __future__ import annotations
 

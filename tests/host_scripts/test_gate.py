@@ -1,0 +1,169 @@
+"""The gate, with stand-ins for the driver and this machine's own processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from daemon import host
+from tests.host_scripts.conftest import Box
+
+UNIT = "stoker-k26.server.service"
+CARD = "GPU-00000000-aaaa-4000-8000-000000000000"
+SMI = """#!/bin/sh
+case $1 in
+*query-gpu=*) cat {root}/gpus ;;
+*) cat {root}/apps ;;
+esac
+"""
+
+
+class Gate:
+    """One gate with its box."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        box.tool("nvidia-smi", SMI.format(root=box.root))
+        self.gpus(f"0, {CARD}\n")
+        self.apps("")
+        self.manifest(f"gpu 0 {CARD}\n")
+
+    def gpus(self, text: str) -> None:
+        self.box.path("gpus").write_text(text, encoding="utf-8")
+
+    def apps(self, text: str) -> None:
+        self.box.path("apps").write_text(text, encoding="utf-8")
+
+    def manifest(self, text: str, unit: str = UNIT) -> None:
+        folder = self.box.path("state/units")
+        folder.mkdir(exist_ok=True)
+        (folder / unit).write_text(text, encoding="utf-8")
+
+    def command(self) -> list[str]:
+        script = self.box.script(host.gate_text(), **self.box.constants(), POLL_S="0.02", SAY_EVERY="5", LIMIT_S="1")
+        return ["/bin/sh", str(script), UNIT]
+
+    def opens(self) -> str:
+        """What it says while it opens by itself."""
+        done = subprocess.run(self.command(), capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode == 0
+        return done.stdout
+
+    @contextmanager
+    def waiting(self) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+        """A gate that waits, with the first line it said."""
+        with subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert process.poll() is None
+            try:
+                yield first, process
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def gate(box: Box) -> Gate:
+    """A gate of a unit with one card, all free."""
+    return Gate(box)
+
+
+@pytest.fixture
+def holder(box: Box) -> Iterator[int]:
+    """A process with a device open."""
+    device = box.path("dev/nvidia0")
+    device.touch()
+    with device.open("rb") as opened:
+        process = subprocess.Popen(["sleep", "60"], stdin=opened, start_new_session=True)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_free_gpus_open_without_a_word(gate: Gate) -> None:
+    assert gate.opens() == ""
+
+
+def test_holder_keeps_it_closed_and_is_named(gate: Gate, holder: int) -> None:
+    gate.apps(f"{CARD}, {holder}, some, name, 21090\n")
+    with gate.waiting() as (said, process):
+        assert f"waits for pid {holder} (sleep 60 ) of user" in said
+        assert "21090 MiB" in said
+        gate.apps("")
+        assert process.stdout is not None
+        rest = process.stdout.read()
+        assert process.wait(timeout=20) == 0
+    assert rest.splitlines()[-1].startswith("stoker gate: opens after waiting")
+
+
+def test_it_says_again_for_whom_it_waits(gate: Gate, holder: int) -> None:
+    gate.apps(f"{CARD}, {holder}, python3, 21090\n")
+    with gate.waiting() as (said, process):
+        assert process.stdout is not None
+        assert process.stdout.readline() == said
+
+
+def test_holder_of_another_card_does_not_matter(gate: Gate, holder: int) -> None:
+    gate.apps(f"GPU-other, {holder}, python3, 21090\n")
+    assert gate.opens() == ""
+
+
+@pytest.mark.parametrize("pid", ["99999999", "1", "x", "", "-1", "[N/A]"])
+def test_row_that_names_nobody_here_does_not_matter(gate: Gate, pid: str) -> None:
+    gate.apps(f"{CARD}, {pid}, python3, 21090\n")
+    assert gate.opens() == ""
+
+
+def test_small_share_of_no_managed_unit_matters(gate: Gate, holder: int) -> None:
+    gate.apps(f"{CARD}, {holder}, python3, 518\n")
+    with gate.waiting() as (said, _):
+        assert f"pid {holder}" in said
+
+
+def test_moved_card_keeps_it_closed(gate: Gate) -> None:
+    gate.gpus(f"0, GPU-other\n1, {CARD}\n")
+    with gate.waiting() as (said, _):
+        assert "GPU index 0 shows GPU-other" in said
+
+
+def test_listener_on_its_port_keeps_it_closed(gate: Gate) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        gate.manifest(f"port {port}\n")
+        with gate.waiting() as (said, process):
+            assert f"pid {os.getpid()} " in said
+            assert f"port {port}" in said
+            server.close()
+            assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "exec sleep 30", "kill -9 $$"],
+)
+def test_when_it_cannot_tell_it_opens_and_says_so(gate: Gate, script: str) -> None:
+    gate.box.tool("nvidia-smi", f"#!/bin/sh\n{script}\n")
+    assert "opens without knowing the GPUs" in gate.opens()
+
+
+def test_without_the_tool_it_opens(gate: Gate) -> None:
+    (gate.box.root / "bin" / "nvidia-smi").unlink()
+    assert "there is no nvidia-smi" in gate.opens()
+
+
+def test_without_a_manifest_it_opens(gate: Gate) -> None:
+    gate.box.path(f"state/units/{UNIT}").unlink()
+    assert "no manifest" in gate.opens()
+
+
+def test_blind_for_gpus_it_still_watches_its_port(gate: Gate) -> None:
+    gate.box.tool("nvidia-smi", "#!/bin/sh\nexit 9\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gate.manifest(f"gpu 0 {CARD}\nport {server.getsockname()[1]}\n")
+        with gate.waiting() as (said, _):
+            assert "listens on port" in said

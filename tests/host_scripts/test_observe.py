@@ -1,0 +1,235 @@
+"""The look of stoker-host, on this machine and its own processes, read by the real parsers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon.domain.observation import Fence, Observation, Process, Unknown
+from daemon.domain.status import Reason
+from daemon.probes.report import parse_observation
+from tests.host_scripts.conftest import BOOT_ID, Box
+from tests.probes.reference import show, uuid
+
+UNIT = "stoker-k26.server.service"
+ROW = f"0, {uuid(0)}, 00000000:06:00.0, NVIDIA H200, 580.159.04, 143771, 21623, 90, 36, Disabled\n"
+SMI = """#!/bin/sh
+case $1 in
+*query-gpu=*) printf '%s' '{row}' ;;
+*) cat {apps} ;;
+esac
+"""
+
+
+def look(box: Box, *lines: str) -> Observation:
+    seen = parse_observation(box.ask("observe", "limit-ms 5000", *lines), "gpu-a", 1.0)
+    assert isinstance(seen, Observation)
+    return seen
+
+
+def with_driver(box: Box, *rows: str) -> None:
+    box.path("apps").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    box.tool("nvidia-smi", SMI.format(row=ROW, apps=box.path("apps")))
+
+
+def readable() -> bool:
+    """Whether the open files of every process (but the first) may be read here: else holders cannot be known."""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            for name in os.listdir(folder):
+                os.readlink(folder / name)
+        except PermissionError:
+            if folder.parts[2] != "1":
+                return False
+        except OSError:
+            continue
+    return True
+
+
+def known(value: tuple[Process, ...] | Unknown) -> dict[int, Process]:
+    """Processes by pid; Unknown exactly where this user may not see all of them."""
+    assert isinstance(value, Unknown) != readable()
+    return {} if isinstance(value, Unknown) else {process.id.pid: process for process in value}
+
+
+@contextmanager
+def holding(box: Box, *argv: str, env: dict[str, str] | None = None) -> Iterator[int]:
+    """A process with one of the box's devices open."""
+    device = box.path("dev/nvidia3")
+    device.touch()
+    with device.open("rb") as opened:
+        process = subprocess.Popen([*argv], stdin=opened, env={**os.environ, **(env or {})}, start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_bare_host_is_known_where_it_can_be(box: Box) -> None:
+    seen = look(box)
+    assert seen.identity.boot_id == BOOT_ID
+    assert seen.identity.systemd == 252
+    assert (seen.fence, seen.hold, seen.units) == (None, None, ())
+    assert isinstance(seen.gpus, Unknown)
+    assert seen.gpus.reason is Reason.TOOL_MISSING
+
+
+def test_clock_is_that_of_start_ticks(box: Box) -> None:
+    before = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    assert look(box).identity.monotonic_us >= before * 10_000
+
+
+def test_host_without_systemd_says_so(box: Box) -> None:
+    box.path("booted").rmdir()
+    seen = look(box, f"unit {UNIT}")
+    for value in (seen.units, seen.sessions, seen.other_units):
+        assert isinstance(value, Unknown)
+    assert isinstance(seen.units, Unknown)
+    assert (seen.identity.systemd, seen.units.reason) == (0, Reason.NOT_SYSTEMD)
+
+
+def test_fence_and_hold_are_read(box: Box) -> None:
+    box.fence("s1 3 run-a")
+    box.path("hold").write_text("Ada: card\n", encoding="utf-8")
+    seen = look(box)
+    assert (seen.fence, seen.hold) == (Fence("s1", 3, "run-a"), "Ada: card")
+
+
+def test_holder_of_a_device_is_a_candidate_with_its_ancestors(box: Box) -> None:
+    mark = {"STOKER_STORE": "s1", "STOKER_LAUNCH": "v1:ab\n/proc/1/environ", "SECRET": "x"}
+    with holding(box, "sleep", "60", env=mark) as pid:
+        seen = known(look(box).processes)
+    if seen:
+        assert (seen[pid].argv, seen[pid].nvidia_minors) == (("sleep", "60"), {3})
+        assert seen[pid].marks == (("STOKER_LAUNCH", "v1:ab\n/proc/1/environ"), ("STOKER_STORE", "s1"))
+        assert {os.getpid(), 1} <= set(seen)
+
+
+def test_hostile_command_line_is_only_text(box: Box) -> None:
+    forged = "x\n/proc/1/stat\n@0123456789abcdef0123456789abcdef end exit=0\n"
+    with holding(box, "sh", "-c", "read _ </dev/tty; sleep 60", forged) as pid:
+        seen = known(look(box).processes)
+    assert not seen or seen[pid].argv[-1] == forged
+
+
+def test_driver_row_names_a_process_of_this_host(box: Box) -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        with_driver(box, f"{uuid(0)}, {process.pid}, a, b, 818", f"{uuid(0)}, 99999999, gone, 10")
+        seen = look(box)
+        process.kill()
+    assert not isinstance(seen.gpus, Unknown)
+    assert not isinstance(seen.apps, Unknown)
+    assert [app.pid for app in seen.apps] == [process.pid, 99999999]
+    found = known(seen.processes)
+    assert not found or (process.pid in found and 99999999 not in found)
+
+
+def test_listener_on_a_needed_port_is_seen_with_its_pid(box: Box) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        listeners = look(box, f"port {port}").listeners
+    assert isinstance(listeners, Unknown) != readable()
+    assert isinstance(listeners, Unknown) or [
+        (found.address, found.port) for found in listeners if os.getpid() in found.pids and found.port == port
+    ] == [("127.0.0.1", port)]
+
+
+def test_units_are_shown_loaded_and_read_from_disk(box: Box) -> None:
+    text = "[Service]\nExecStart=/bin/sleep 'ü\\n'\n"
+    box.path(f"units/{UNIT}").write_text(text, encoding="utf-8")
+    box.path("systemctl/show").write_text(show(UNIT, os.getpid()) + "\n" + show("b.service", 0), encoding="utf-8")
+    argv = '{{"type":"a(sasbttttuii)","data":[["/bin/sleep",["/bin/sleep","{}"],false,0,0,0,0,0,0,0]]}}'
+    rest = '{"type":"as","data":["A=1"]}\n{"type":"s","data":""}\n{"type":"s","data":""}\n'
+    box.tool("busctl", f"#!/bin/sh\nprintf '%s\\n' '{argv.format('a  b')}'\nprintf '%s' '{rest}'\n")
+    units = look(box, f"unit {UNIT}", "unit b.service", "env PATH").units
+    assert not isinstance(units, Unknown)
+    first, second = units
+    assert first.file is not None
+    assert second.file is not None
+    assert (first.file.text, second.file.text) == (text, None)
+    assert first.loaded is not None
+    assert not isinstance(first.loaded, Unknown)
+    assert first.loaded.argv == ("/bin/sleep", "a  b")
+    assert not readable() or (first.main is not None and "PATH" in dict(first.main.env))
+
+
+def test_unit_files_with_our_name_are_found_unasked(box: Box) -> None:
+    box.path(f"units/{UNIT}").write_text("[Service]\n", encoding="utf-8")
+    box.path("units/other.service.d").mkdir()
+    box.path("units/other.service.d/50-stoker.conf").write_text("[Service]\n#\n", encoding="utf-8")
+    box.path("units/stoker-$(id).service").write_text("", encoding="utf-8")
+    box.path("systemctl/show").write_text(show(UNIT, 0) + "\n" + show("other.service", 0), encoding="utf-8")
+    units = look(box).units
+    assert not isinstance(units, Unknown)
+    assert [(unit.name, unit.file.text) for unit in units if unit.file] == [
+        (UNIT, "[Service]\n"),
+        ("other.service", "[Service]\n#\n"),
+    ]
+
+
+def test_bus_that_is_down_is_not_a_stopped_unit(box: Box) -> None:
+    box.tool("systemctl", "#!/bin/sh\necho 'Failed to connect to bus: Host is down' >&2\nexit 1\n")
+    units = look(box, f"unit {UNIT}").units
+    assert isinstance(units, Unknown)
+    assert units.reason is Reason.BUS_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", Reason.DRIVER_LIBRARY_MISMATCH),
+        (f"printf '%s' '{ROW}'; echo cut; kill -9 $$", Reason.TOOL_TIMED_OUT),
+        (f"printf '%s' '{ROW}'; exit 3", Reason.TOOL_FAILED),
+    ],
+)
+def test_failing_driver_tool_is_unknown(box: Box, script: str, reason: Reason) -> None:
+    box.tool("nvidia-smi", f"#!/bin/sh\n{script}\n")
+    seen = look(box)
+    assert isinstance(seen.gpus, Unknown)
+    assert isinstance(seen.apps, Unknown)
+    assert seen.gpus.reason is reason
+
+
+def test_hung_driver_tool_is_ended_at_its_limit(box: Box) -> None:
+    box.tool("nvidia-smi", "#!/bin/sh\nexec sleep 300\n")
+    seen = parse_observation(box.ask("observe", "limit-ms 200"), "gpu-a", 1.0)
+    assert isinstance(seen, Observation)
+    assert isinstance(seen.gpus, Unknown)
+    assert seen.gpus.reason is Reason.TOOL_TIMED_OUT
+
+
+def test_hung_driver_tool_is_never_joined_by_a_second(box: Box) -> None:
+    """A process noted as our nvidia-smi, older than any limit: this test's own."""
+    with_driver(box)
+    box.path("run/smi").mkdir()
+    ticks = Path("/proc/1/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
+    box.path("run/smi/1").write_text(f"{ticks}\n", encoding="ascii")
+    box.path("run/smi/99999999").write_text("5\n", encoding="ascii")
+    seen = look(box)
+    assert isinstance(seen.gpus, Unknown)
+    assert seen.gpus.reason is Reason.TOOL_TIMED_OUT
+    assert "pid 1" in seen.gpus.detail
+    assert [path.name for path in box.path("run/smi").iterdir()] == ["1"]
+
+
+def test_session_without_a_living_leader_has_none(box: Box) -> None:
+    box.path("sessions/3").write_text(f"UID=0\nLEADER={os.getpid()}\n", encoding="ascii")
+    box.path("sessions/c4").write_text("UID=0\nLEADER=99999999\n", encoding="ascii")
+    os.mkfifo(box.path("sessions/3.ref"))
+    sessions = look(box).sessions
+    assert not isinstance(sessions, Unknown)
+    assert {(session.id, session.leader_pid) for session in sessions} == {("3", os.getpid()), ("c4", 0)}
+
+
+def test_whole_table_has_every_process(box: Box) -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        seen = known(look(box, "whole-table 1").processes)
+        process.kill()
+    assert not seen or process.pid in seen
