@@ -16,6 +16,7 @@ from daemon.engines.failure_signs import LOG_CLOSED, OOM_HINTS, PHASES, RULES
 from daemon.engines.redact import redact
 
 MAX_LINE = 500
+_MAX_READ = 8192  # of one line; nothing later in it names a cause
 MAX_EVIDENCE = 6
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STAMP = re.compile(r"\[?(?:\d{4}-\d\d-\d\d[ T])?(\d\d:\d\d:\d\d(?:[.,]\d+)?)")
@@ -71,7 +72,7 @@ def _clean(lines: Sequence[str]) -> Iterator[str]:
     for raw in lines:
         for part in re.split(r"[\r\n]", _ANSI.sub("", raw)):
             if part.strip() and part.strip() != "-- No entries --":
-                yield part.rstrip()
+                yield part[:_MAX_READ].rstrip()
 
 
 def _hits(lines: Sequence[str]) -> Iterator[_Hit]:
@@ -79,7 +80,7 @@ def _hits(lines: Sequence[str]) -> Iterator[_Hit]:
     phase = ""
     for at, line in enumerate(lines):
         phase = next((name for name, pattern in PHASES if pattern.search(line)), phase)
-        found = [(rule, match) for rule in RULES if (match := rule.pattern.search(line[:4000])) is not None]
+        found = [(rule, match) for rule in RULES if (match := rule.pattern.search(line)) is not None]
         if found:
             rule, match = min(found, key=lambda pair: pair[0].rank)
             yield _Hit(rule, match, line, at, phase)

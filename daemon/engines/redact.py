@@ -1,5 +1,6 @@
 """Secrets taken out of text before it becomes evidence, a message or a recording. Pure; safe to apply twice.
 
+Bounded repeats and possessive ones keep every pattern near linear: the text comes from other people's processes.
 Called by whoever shows what a host or an engine printed. Engines print their keys: SGLang's `server_args=` line and
 `/server_info` hold `api_key`, argv holds whatever was given there.
 """
@@ -10,11 +11,11 @@ import re
 
 HIDDEN = "[redacted]"
 _NAME = (
-    r"(?:[A-Za-z0-9_-]*[_-])?(?:api[_-]?keys?|(?:hf|hub|auth|access|bearer|refresh|id|session)[_-]?token|token"
+    r"(?:[A-Za-z0-9_-]{0,64}[_-])?(?:api[_-]?keys?|(?:hf|hub|auth|access|bearer|refresh|id|session)[_-]?token|token"
     r"|pass(?:word|wd|phrase)|secret(?:[_-](?:access[_-])?key)?|credentials?|private[_-]key)"
 )
-_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
-_BARE = r"[^\s\"',;&)}\]\x00]+"
+_QUOTED = r"\"(?:[^\"\\]|\\.){0,4096}+\"|'(?:[^'\\]|\\.){0,4096}+'"
+_BARE = r"[^\s\"',;&)}\]\x00]++"
 _HIDES = r"(?!\[redacted\])"
 _EMPTY = r"(?!(?:None|null|True|False|true|false)(?![A-Za-z0-9])|expected )"  # argparse: "--api-key: expected one …"
 
@@ -24,18 +25,18 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
         HIDDEN,
     ),
     (re.compile(r"(?i)\b(authorization|proxy-authorization)(['\"]?\s*[:=]\s*['\"]?)[^\r\n'\"]+"), rf"\1\2{HIDDEN}"),
-    (re.compile(rf"(?i)\b(bearer|basic)(\s+){_HIDES}[A-Za-z0-9._~+/=-]{{8,}}"), rf"\1\2{HIDDEN}"),
+    (re.compile(rf"(?i)\b(bearer|basic)(\s+){_HIDES}[A-Za-z0-9._~+/=-]{{8,}}+"), rf"\1\2{HIDDEN}"),
     (
         re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|xox[abpr]-[\w-]{8,})"),
         HIDDEN,
     ),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"), HIDDEN),
-    (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,4096}+\.[A-Za-z0-9_-]{4,8192}+\.[A-Za-z0-9_-]*+"), HIDDEN),
+    (re.compile(r"\b([a-z][a-z0-9+.-]{0,20}://)[^/\s@:]{0,256}+:[^/\s@]{1,1024}+@"), rf"\1{HIDDEN}@"),
     # a flag and all its values, up to the next flag: vLLM takes several keys
     (
         re.compile(
-            rf"(?i)(--{_NAME})(=|[ \x00]+)(?!-){_HIDES}(?:{_QUOTED}|{_BARE})(?:[ \x00]+(?!-)(?:{_QUOTED}|[^\s\x00]+))*"
+            rf"(?i)(?<![\w-])(--{_NAME})(=|[ \x00]+)(?!-){_HIDES}(?:{_QUOTED}|{_BARE})(?:[ \x00]+(?!-)(?:{_QUOTED}|[^\s\x00]+))*"
         ),
         rf"\1\2{HIDDEN}",
     ),
@@ -44,7 +45,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     # name=value and "name": "value", in environments, JSON, YAML and Python's own print
     (
         re.compile(
-            rf"(?i)(?<![A-Za-z0-9-])({_NAME})(['\"]?\s*[:=]\s*){_EMPTY}{_HIDES}(?:\[[^\]\n]*\]|{_QUOTED}|{_BARE})"
+            rf"(?i)(?<![A-Za-z0-9_-])({_NAME})(['\"]?\s*[:=]\s*){_EMPTY}{_HIDES}(?:\[[^\]\n]*\]|{_QUOTED}|{_BARE})"
         ),
         rf"\1\2{HIDDEN}",
     ),

@@ -82,3 +82,9 @@ def test_redacting_twice_is_redacting_once(text: str) -> None:
 )
 def test_names_of_secrets(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
+
+
+@pytest.mark.parametrize("piece", ["_", "a_", "-", "--a-", '"', "api_key='\\", "a://", "eyJ", "a", "--api-key v "])
+def test_long_hostile_text_ends_soon(piece: str) -> None:
+    """A pattern that backtracks takes hours on these; a good one milliseconds."""
+    assert redact(piece * (65536 // len(piece)))
