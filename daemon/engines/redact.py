@@ -36,7 +36,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     # a flag and all its values, up to the next flag: vLLM takes several keys
     (
         re.compile(
-            rf"(?i)(?<![\w-])(--{_NAME})(=|[ \x00]+)(?!-){_HIDES}(?:{_QUOTED}|{_BARE})(?:[ \x00]+(?!-)(?:{_QUOTED}|[^\s\x00]+))*"
+            rf"(?i)(?<![\w-])(--{_NAME})(=|[ \x00]+)(?!-){_HIDES}(?:{_QUOTED}|{_BARE})"
+            rf"(?:[ \x00]+(?!-)(?:{_QUOTED}|[^\s\x00]+))*"
         ),
         rf"\1\2{HIDDEN}",
     ),
