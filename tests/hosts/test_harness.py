@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from harness import TestHost, bystanders
 from harness.engines import generate, sglang_argv
-from harness.slots import STATE, cgroups, identity, is_alive
+from harness.slots import STATE, cgroups, is_alive, reap
 
 pytestmark = pytest.mark.hosts
 RECORDED = Path(__file__).parent / "recorded"
@@ -205,21 +205,42 @@ def test_a_changed_system_file_costs_the_host(host: TestHost, host_pool: object)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals) -> None:
-    script = (
-        "from harness import Pool\nimport time\nwith Pool() as pool:\n    host = pool.make_host('gone')\n"
-        "    print(host.slot.number, host.container.init_pid, flush=True)\n    time.sleep(60)\n"
-    )
-    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=Path(__file__).parent, text=True)
-    assert run.stdout is not None
-    slot, init = map(int, run.stdout.readline().split())
-    _, start_ticks = identity(init)
+    run, slot, init = _run_with_a_host("pass")
     run.send_signal(number)
     run.wait(30)
     deadline = time.monotonic() + 10
     while (STATE / "slots" / str(slot)).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    _assert_gone(slot, init)
+
+
+def test_what_a_killed_run_left_is_taken_down_by_the_next_one() -> None:
+    run, slot, init = _run_with_a_host(
+        "from harness import bystanders; import os\n"
+        "    host.freeze(bystanders.unrelated(host, gpu=0).pid); pool._guard.kill(); os.kill(os.getpid(), 9)"
+    )
+    assert run.wait(30) == -signal.SIGKILL
+    reap()
+    _assert_gone(slot, init)
+
+
+def _run_with_a_host(then: str) -> tuple[subprocess.Popen[str], int, list[int]]:
+    """Another run with one host: the run, the host's slot, and its pid 1."""
+    script = (
+        "from harness import Pool\nfrom harness.slots import identity\nimport time\nwith Pool() as pool:\n"
+        "    host = pool.make_host('gone')\n"
+        "    print(host.slot.number, *identity(host.container.init_pid), flush=True)\n"
+        f"    {then}\n    time.sleep(60)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=Path(__file__).parent, text=True)
+    assert run.stdout is not None
+    slot, *init = map(int, run.stdout.readline().split())
+    return run, slot, init
+
+
+def _assert_gone(slot: int, init: list[int]) -> None:
     assert not (STATE / "slots" / str(slot)).exists()
-    assert not is_alive([init, start_ticks])
+    assert not is_alive(init)
     assert not [group for group in cgroups(slot) if group.exists()]
     assert f"/slots/{slot}/" not in Path("/proc/self/mounts").read_text()
     links = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout
