@@ -13,7 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
@@ -182,16 +182,21 @@ class LocalRoad:
         pipes = _Pipes(self._limit)
         transport, _ = await loop.subprocess_exec(lambda: pipes, "/bin/sh", "-c", text, start_new_session=True)
         try:
-            writer = transport.get_pipe_transport(0)
-            assert isinstance(writer, asyncio.WriteTransport)
-            writer.write(stdin)
-            writer.write_eof()
+            _send(cast(asyncio.WriteTransport, transport.get_pipe_transport(0)), stdin)
             await pipes.ended
         finally:
             if transport.get_returncode() is None:
                 _let_go(transport)
         code = transport.get_returncode()
         return pipes.gathered.finished(code if code is None or code >= 0 else None, f"killed by signal {-(code or 0)}")
+
+
+def _send(writer: asyncio.WriteTransport, stdin: bytes) -> None:
+    """A command may end without reading, and before this; uvloop then raises on a pipe that is closed."""
+    if not writer.is_closing():
+        writer.write(stdin)
+    if not writer.is_closing():
+        writer.write_eof()
 
 
 def _let_go(transport: asyncio.SubprocessTransport) -> None:

@@ -53,7 +53,7 @@ class Sshd:
         """As SIGSTOP of sshd: the kernel still acknowledges, but nobody reads or writes."""
         for conn in self.connections:
             transport = conn._transport
-            if isinstance(transport, asyncio.Transport):
+            if transport is not None and not transport.is_closing():
                 transport.pause_reading()
 
     @property
@@ -147,7 +147,7 @@ def _end(child: asyncio.subprocess.Process) -> None:
 
 async def _feed(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: uvloop on a pipe that is closed
         while data := await process.stdin.read(65536):
             child.stdin.write(data)
             await child.stdin.drain()
