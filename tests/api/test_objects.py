@@ -217,3 +217,11 @@ async def test_metrics_are_prometheus_text(api: Api) -> None:
     answer = await api.http.get("/metrics")
     assert answer.text == "stoker_up 1\n"
     assert answer.headers["content-type"].startswith("text/plain; version=")
+
+
+async def test_warnings_come_with_the_answer_and_are_not_stored(api: Api) -> None:
+    await api.put(host())
+    answer = await api.put(spec(env={"HF_TOKEN": "hf_x"}))
+    assert answer.status_code == 201
+    assert [item["path"] for item in answer.json()["warnings"]] == ["spec.env.HF_TOKEN"]
+    assert "warnings" not in (await api.http.get("/api/v1/servingspecs/k26")).json()

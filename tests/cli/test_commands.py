@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +283,20 @@ def test_version_names_the_daemon(daemon: Daemon) -> None:
 @pytest.mark.parametrize("script", ["stoker-host", "gate"])
 def test_helper_print_gives_the_script(daemon: Daemon, script: str) -> None:
     assert daemon.stoker("helper", "print", script).stdout.startswith("#!/bin/sh")
+
+
+def test_warnings_of_a_spec_are_shown_and_it_is_applied(daemon: Daemon) -> None:
+    applied(daemon)
+    done = daemon.stoker("apply", "-f", "-", stdin=SPEC + "  env: {HF_TOKEN: hf_x}\n")
+    assert (done.returncode, done.stdout) == (0, "servingspec/k26 configured\n")
+    assert done.stderr.startswith("stoker: warning: standard input: servingspec/k26: spec.env.HF_TOKEN: ")
+
+
+def test_packages_are_ours_wherever_the_command_runs(tmp_path: Path) -> None:
+    for name in ("daemon", "api"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('shadowed')")
+    code = "import daemon, api; print(daemon.__file__); print(api.__file__)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    root = Path(__file__).parents[2]
+    assert done.stdout.split() == [str(root / "daemon/__init__.py"), str(root / "api/__init__.py")]
