@@ -296,7 +296,7 @@ def test_packages_are_ours_wherever_the_command_runs(tmp_path: Path) -> None:
     for name in ("daemon", "api"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('shadowed')")
-    code = "import daemon, api; print(daemon.__file__); print(api.__file__)"
+    code = "import daemon, api; print(*daemon.__path__, *api.__path__)"
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     root = Path(__file__).parents[2]
-    assert done.stdout.split() == [str(root / "daemon/__init__.py"), str(root / "api/__init__.py")]
+    assert done.stdout.split() == [str(root / "daemon"), str(root / "api")]
