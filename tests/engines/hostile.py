@@ -50,4 +50,7 @@ HOSTILE_ARGS: tuple[str, ...] = (
     "\x01\x1b[31m\x7f",
     "x" * 4096,
 )
-PRINTABLE_HOSTILE_ARGS = tuple(arg for arg in HOSTILE_ARGS if not any(ord(c) < 32 or ord(c) == 127 for c in arg))
+# what admission lets through: no control characters, no noncharacters (a unit with one cannot be asked over D-Bus)
+PRINTABLE_HOSTILE_ARGS = tuple(
+    arg for arg in HOSTILE_ARGS if not any(ord(char) < 32 or ord(char) in (127, 0xFFFE) for char in arg)
+)
