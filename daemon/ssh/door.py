@@ -68,6 +68,8 @@ async def connect(
                 return await _connect(ssh, settings, through, door, keys)
         except (asyncssh.Error, OSError, UnicodeError) as exc:
             reason, text = _reason(exc, door)
+            if reason == Reason.AUTH_FAILED and keys is None:
+                text = f"{text}; the daemon has no key at all: give it an identity file or an agent"
             kind = LostBeforeLogin if reason is None else TransportError
             where = f"{name}: {ssh.user}@{ssh.address} port {ssh.port}"
             raise kind(reason or Reason.UNREACHABLE, f"{where}: {text}") from exc
@@ -80,6 +82,7 @@ class _Door(asyncssh.SSHClient):
         self._pins = pins
         self._settings = settings
         self._told = connected
+        self.known_hosts = settings.known_hosts or "known_hosts"
         self.limit: asyncio.Timeout | None = None
         self.connected = False
         self.keyed = False
@@ -149,7 +152,7 @@ def _reason(exc: Exception, door: _Door) -> tuple[Reason | None, str]:
         case asyncssh.HostKeyNotVerifiable() if door.pinned:
             return Reason.HOST_KEY_CHANGED, f"{told}; offered {door.offered or 'another'}"
         case asyncssh.HostKeyNotVerifiable():
-            hint = "compare it at the host's console, then set hostKey or known_hosts"
+            hint = f"compare it at the host's console, then set hostKey, or add it to {door.known_hosts}"
             return Reason.HOST_KEY_UNKNOWN, f"offered {door.offered}; {hint}"
         case asyncssh.KeyExchangeFailed() if door.pinned and "host key" in told:
             return Reason.HOST_KEY_CHANGED, f"no key of the pinned type: {told}"
@@ -167,12 +170,14 @@ def _reason(exc: Exception, door: _Door) -> tuple[Reason | None, str]:
 
 
 async def _pins(ssh: Ssh, settings: SshSettings) -> _Pins:
-    """The host's own `hostKey`, else the known_hosts file, read anew each time; neither: nothing is trusted."""
+    """The host's own `hostKey`, else the known_hosts file, read anew each time; neither: nothing is pinned."""
     try:
         if ssh.host_key is not None:
             return [asyncssh.import_public_key(ssh.host_key)]
         if settings.known_hosts is not None:
             return await asyncio.to_thread(asyncssh.read_known_hosts, str(settings.known_hosts))
+    except FileNotFoundError:
+        return []
     except (ValueError, OSError) as exc:
         source = "hostKey" if ssh.host_key is not None else str(settings.known_hosts)
         raise TransportError(Reason.HOST_KEY_UNKNOWN, f"{ssh.address}: {source} cannot be read: {exc}") from exc

@@ -90,7 +90,15 @@ async def test_a_hashed_known_hosts_line_is_found(tmp_path: Path) -> None:
             await reach(roads, spec_of(sshd, host_key=None))
 
 
-async def test_a_missing_known_hosts_file_is_named(tmp_path: Path) -> None:
+async def test_a_known_hosts_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    async with serve() as sshd, pool(known_hosts=tmp_path, accept_unknown_host_keys=True) as roads:
+        with fails(Reason.HOST_KEY_UNKNOWN) as caught:
+            await reach(roads, spec_of(sshd, host_key=None))
+        assert str(tmp_path) in caught.value.message
+        assert not sshd.connections
+
+
+async def test_a_missing_known_hosts_file_pins_nothing_and_is_named(tmp_path: Path) -> None:
     async with serve() as sshd, pool(known_hosts=tmp_path / "absent") as roads:
         with fails(Reason.HOST_KEY_UNKNOWN) as caught:
             await reach(roads, spec_of(sshd, host_key=None))
@@ -107,6 +115,10 @@ async def test_the_identity_file_lets_in_and_another_does_not(tmp_path: Path) ->
         async with pool(identity=tmp_path / "other") as roads:
             with fails(Reason.AUTH_FAILED):
                 await reach(roads, spec_of(sshd))
+        async with pool() as roads:
+            with fails(Reason.AUTH_FAILED) as caught:
+                await reach(roads, spec_of(sshd))
+            assert "no key at all" in caught.value.message
 
 
 async def test_the_users_own_keys_are_never_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
