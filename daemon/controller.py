@@ -19,7 +19,7 @@ import structlog
 from daemon.doctor import examine
 from daemon.domain.errors import StokerError, TransportError, VerbFailed
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import Fence, ProcessId, Unknown
+from daemon.domain.observation import Fence, Unknown
 from daemon.domain.status import Event, Reason
 from daemon.domain.text import duration_s
 from daemon.install import ensure_helper
@@ -27,7 +27,8 @@ from daemon.lease import take_fence
 from daemon.memory import HostMemory
 from daemon.metrics import ConditionSample, HostSample, Metrics, Sample
 from daemon.planner.holders import Holders
-from daemon.planner.world import Desired, ProbeFact, StrayFact
+from daemon.planner.strays import ServeQuestion
+from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
 from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.record import end_deletion
@@ -246,7 +247,7 @@ class Controller:
         for question in done.plan.questions:
             if question.process not in memory.asking:
                 memory.asking.add(question.process)
-                self._spawn(self._ask_serves(name, memory, prober, question.process, question.ports))
+                self._spawn(self._ask_serves(name, memory, prober, question))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
@@ -283,16 +284,14 @@ class Controller:
                     replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
                 )
 
-    async def _ask_serves(
-        self, name: str, memory: HostMemory, prober: Prober, process: ProcessId, ports: tuple[int, ...]
-    ) -> None:
+    async def _ask_serves(self, name: str, memory: HostMemory, prober: Prober, question: ServeQuestion) -> None:
         try:
-            serves = await prober.serves(ports)
-            fact = memory.strays.get(process)
+            serves = await prober.serves(question.ports, question.patience_s)
+            fact = memory.strays.get(question.process)
             if fact is not None and serves is not None:
-                memory.strays[process] = StrayFact(fact.first_seen_s, fact.term_at_s, fact.kill_at_s, serves)
+                memory.strays[question.process] = replace(fact, serves=serves, asked_at_s=self._clock())
         finally:
-            memory.asking.discard(process)
+            memory.asking.discard(question.process)
             self.poke(name)
 
     async def _refresh_conditions(self) -> None:

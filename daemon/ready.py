@@ -22,7 +22,6 @@ from daemon.probes.report import Answer
 from daemon.verbs import Asks, ask
 
 Verdict = tuple[bool, Reason, str]
-SERVE_TIMEOUT_S = 10.0
 NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
@@ -146,19 +145,19 @@ class Prober:
         data = b"" if body is None else json.dumps(body).encode()
         return _whole(await ask(self._road, "probe", lines, timeout_s=timeout_s + 15, body=data))
 
-    async def serves(self, ports: tuple[int, ...]) -> bool | None:
+    async def serves(self, ports: tuple[int, ...], patience_s: float) -> bool | None:
         """Whether any of these ports generates or asks for a key: then whoever holds it is somebody's server.
 
         None when the host gave no full answer. A port that is silent, refuses or is no HTTP server does not serve.
         """
         for port in ports:
-            found = await self._serves_one(port)
+            found = await self._serves_one(port, patience_s)
             if found is None or found:
                 return found
         return False
 
-    async def _serves_one(self, port: int) -> bool | None:
-        model = await self._plain(port, "GET", "/v1/models", None)
+    async def _serves_one(self, port: int, patience_s: float) -> bool | None:
+        model = await self._plain(port, "GET", "/v1/models", None, patience_s)
         if model is None:
             return None
         if model.failure is not None:
@@ -167,17 +166,19 @@ class Prober:
             return True
         name = _first_model(model.body)
         body = {"model": name, "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
-        made = await self._plain(port, "POST", "/v1/completions", body)
+        made = await self._plain(port, "POST", "/v1/completions", body, patience_s)
         if made is None:
             return None
         return made.failure is None and (made.http_status in (401, 403) or 200 <= made.http_status < 300)
 
-    async def _plain(self, port: int, method: str, path: str, body: dict[str, Any] | None) -> ProbeAnswer | None:
+    async def _plain(
+        self, port: int, method: str, path: str, body: dict[str, Any] | None, patience_s: float
+    ) -> ProbeAnswer | None:
         lines = [("unit", NO_UNIT), ("port", str(port)), ("url-path", path), ("method", method)]
-        lines.append(("timeout-s", str(int(SERVE_TIMEOUT_S))))
+        lines.append(("timeout-s", str(int(patience_s))))
         data = b"" if body is None else json.dumps(body).encode()
         try:
-            answer = await ask(self._road, "probe", lines, timeout_s=SERVE_TIMEOUT_S + 15, body=data)
+            answer = await ask(self._road, "probe", lines, timeout_s=patience_s + 15, body=data)
         except (TransportError, VerbFailed, VerbRefused):
             return None
         found = parse_probe(answer)

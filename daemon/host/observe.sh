@@ -87,28 +87,47 @@ wanted_units() { # adds the unit files that carry our name to the units asked fo
     mark paths 0
 }
 
+label_of() { # NAME: sets $label, the name as D-Bus paths hold it; by hand, since processes cost more
+    rest=$1 label=''
+    case $1 in [0-9]*) label=_3 ;; esac
+    while [ -n "$rest" ]; do
+        char=${rest%"${rest#?}"}
+        rest=${rest#?}
+        case $char in
+        .) char=_2e ;; -) char=_2d ;; _) char=_5f ;; @) char=_40 ;; :) char=_3a ;;
+        esac
+        label=$label$char
+    done
+}
+
 loaded() { # what systemd has loaded, over JSON: `show` loses the quoting
     for name in $units; do
-        label=$(printf '%s' "$name" | sed 's/_/_5f/g; s/[.]/_2e/g; s/-/_2d/g; s/@/_40/g; s/:/_3a/g; s/^[0-9]/_3&/')
+        label_of "$name"
         echo "= $name"
         busctl --json=short get-property org.freedesktop.systemd1 "/org/freedesktop/systemd1/unit/$label" \
             org.freedesktop.systemd1.Service ExecStart Environment User WorkingDirectory || return
     done
 }
 
-facts() { # slow-changing facts, gathered in the background
-    {
-        echo "container=$(systemd-detect-virt -c)"
-        echo "systemd=$([ ! -d "$BOOTED" ] || systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
-        echo "uid=$(id -u)"
-        echo "clk_tck=$(getconf CLK_TCK)"
-        df -P /dev/shm 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/shm_pct=\1/p'
-        df -P "$STATE" 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/disk_pct=\1/p'
-    } >"$T/facts"
+facts() { # what changes with an upgrade or a boot alone is kept in /run: two slow tools
+    kept=$RUN/facts
+    if [ ! "$kept" -nt /usr/bin/systemctl ]; then
+        container=$(systemd-detect-virt -c)
+        systemd=$([ ! -d "$BOOTED" ] || systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
+        printf 'container=%s\nsystemd=%s\n' "${container:-none}" "$systemd" >"$T/kept"
+        [ -z "$systemd" ] || mv "$T/kept" "$kept" || kept=$T/kept
+        [ -n "$systemd" ] || kept=$T/kept
+    fi
+    cat "$kept"
+    df -P /dev/shm "$STATE" | while read -r _ _ _ _ used place; do
+        case $used:$place in
+        *%:/dev/shm) echo "shm_pct=${used%\%}" ;;
+        [0-9]*%:*) echo "disk_pct=${used%\%}" ;;
+        esac
+    done
 }
 
 meta() {
-    cat "$T/facts"
     for pair in boot_id:/proc/sys/kernel/random/boot_id machine_id:/etc/machine-id \
         hostname:/proc/sys/kernel/hostname pid1:/proc/1/comm; do
         value=''
@@ -122,6 +141,9 @@ meta() {
     while read -r word value _; do
         [ "$word" != MemAvailable: ] || { echo "mem_available_kib=$value"; break; }
     done </proc/meminfo
+    while read -r word value _; do
+        [ "$word" != Uid: ] || { echo "uid=$value"; break; }
+    done </proc/self/status
 }
 
 one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 2 when it cannot be read
@@ -131,13 +153,13 @@ one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 
 
 scan_fds() { # every open socket and NVIDIA device: PATH NUL TARGET NUL
     set +f
-    tool fds find /proc/[0-9]*/fd -maxdepth 1 \( -lname "$DEVICES" -o -lname 'socket:*' \) -printf '%h\0%l\0'
+    quick fds find /proc/[0-9]*/fd -maxdepth 1 -lname "$OPEN" -printf '%h\0%l\0'
     flat fds
 }
 
 scan_table() { # the stat and cgroup of every process: FILE NUL CONTENT NUL
     set +f
-    tool all grep -azsHZ '' /proc/[0-9]*/stat /proc/[0-9]*/cgroup
+    quick all grep -azsHZ '' /proc/[0-9]*/stat /proc/[0-9]*/cgroup
     flat all
 }
 
@@ -150,13 +172,13 @@ scan_sessions() {
         [ ! -f "$file" ] || set -- "$@" "$file"
     done
     set -f
-    [ $# = 0 ] || tool leaders grep -sH '^LEADER=[0-9]' "$@"
+    [ $# = 0 ] || quick leaders grep -sH '^LEADER=[0-9]' "$@"
 }
 
 # Pairs become lines: newlines inside become \001, NULs end the line.
 flat() { tr '\n\0' '\001\n' <"$T/$1" >"$T/$1.flat" || mark "$1" 3; }
 
-# Chooses the candidates: seeds, their groups and descendants, and everybody's ancestors.
+# Chooses the candidates: seeds, their descendants and groups, and the ancestors of all these.
 # shellcheck disable=SC2016
 CHOOSE='
 function port_of(hex,  i, n) { n = 0; for (i = 1; i <= 4; i++) n = n * 16 + index("0123456789ABCDEF", substr(hex, i, 1)) - 1; return n }
@@ -173,7 +195,7 @@ mode == "fds" { if (seen[pid, $0]++) next
     if (substr($0, 1, 8) == "socket:[") { ino = substr($0, 9, length($0) - 9)
         if (ino in lport) { owners[ino] = owners[ino] (owners[ino] == "" ? "" : ",") pid; serves[ino, pid] = 1
             if (lport[ino] in needed) seed[pid] = 1 } }
-    else { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
+    else if (index($0, devices) == 1) { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
     next }
 FNR % 2 { split($0, a, "/"); pid = a[3]; kind = a[4]; next }
 kind == "stat" { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3]; next }
@@ -184,9 +206,8 @@ END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
     for (p in main) seed[p] = 1
     for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
-    if (whole) for (p in ppid) want[p] = 1
-    for (p in ppid) if (pgrp[p] in groups) want[p] = 1
     do { grown = 0; for (p in ppid) if (!(p in want) && ppid[p] > 1 && (ppid[p] in want)) { want[p] = 1; grown = 1 } } while (grown)
+    for (p in ppid) if (whole || (pgrp[p] in groups)) want[p] = 1
     for (p in want) for (q = parent_of(p); q > 0 && !(q in up); q = parent_of(q)) up[q] = 1
     for (q in up) want[q] = 1
     for (p in want) { pids = pids " " p; k = split(group[p], a, "/")
@@ -202,7 +223,7 @@ END {
 
 choose() { # sets $pids, $mains and $others; sections nvfds, sockets and sessions come out beside them
     # shellcheck disable=SC2086
-    timeout -k 1 "$limit" awk -v units="$units" -v ports="$ports" -v dir="$T" -v self=$$ -v whole="$whole" "$CHOOSE" \
+    awk -v units="$units" -v devices="${DEVICES%"*"}" -v ports="$ports" -v dir="$T" -v self=$$ -v whole="$whole" "$CHOOSE" \
         mode=units "$T/units" mode=apps "$T/apps" mode=leaders "$T/leaders" mode=net "$T/net" mode=err "$T/fds.err" \
         mode=fds "$T/fds.flat" mode=all "$T/all.flat" >"$T/chosen" 2>"$T/choose.err" || mark fds 1
     { read -r pids; read -r mains; read -r others; } <"$T/chosen"
@@ -233,7 +254,7 @@ processes() {
         [ "$code" -le 2 ] && code=$whole_code
         [ "$whole_code" = 0 ] || cat "$T/bad" >"$T/processes"
         mark processes "$code"
-        tool uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
+        quick uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
         [ "$code" -gt 2 ] || mark uids 0
         tool environ grep -azsHZ '^STOKER_' $environ
         spoiled=$code
@@ -243,7 +264,7 @@ processes() {
             cat "$T/environ2" >>"$T/environ"
         fi
         [ "$spoiled" -gt 2 ] && mark environ "$spoiled" || mark environ 0
-        [ -z "$links" ] || tool exe find $links -maxdepth 0 -printf '%p\0%l\0'
+        [ -z "$links" ] || quick exe find $links -maxdepth 0 -printf '%p\0%l\0'
         [ -n "$links" ] && [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
     }
     readable='' gone=''
@@ -259,15 +280,16 @@ processes() {
     mark sockets "$whole_code"
 }
 
-users() { # names of the uids seen; a directory service may be slow, so it is bounded as well
-    # shellcheck disable=SC2046
-    set -- $(sed 's/.*Uid:[[:space:]]*//; s/[[:space:]].*//' "$T/uids" | sort -u)
-    [ $# != 0 ] || { mark users 0; return; }
-    tool passwd getent passwd "$@"
-    [ "$code" != 127 ] || tool passwd cat /etc/passwd
-    [ "$code" != 2 ] || code=0 # one of the uids has no name
-    cut -d: -f1,3 "$T/passwd" >"$T/users"
-    mark users "$code"
+users() { # passwd entries of the uids seen; a directory service may be slow, so it is bounded as well
+    uids=' '
+    while read -r _ uid _; do
+        case $uids in *" $uid "*) ;; *) uids="$uids$uid " ;; esac
+    done <"$T/uids"
+    [ "$uids" != ' ' ] || { mark users 0; return; }
+    # shellcheck disable=SC2086
+    tool users getent passwd $uids
+    [ "$code" != 127 ] || quick users cat /etc/passwd
+    [ "$code" != 2 ] || mark users 0 # one of the uids has no name
 }
 
 observe() {
@@ -277,7 +299,7 @@ observe() {
     fds_job=$!
     scan_table &
     table_job=$!
-    facts 2>/dev/null &
+    facts >"$T/meta" 2>/dev/null &
     facts_job=$!
     wanted_units
     systemd_code=0
@@ -294,9 +316,9 @@ observe() {
         mark loaded $systemd_code
     fi
     # shellcheck disable=SC2086
-    [ -z "$texts" ] || tool texts grep -azHZ '' $texts
+    [ -z "$texts" ] || quick texts grep -azHZ '' $texts
     [ -n "$texts" ] && [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
-    tool net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
+    quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
     scan_sessions
     [ -e "$T/leaders" ] || : >"$T/leaders"
     one_file hold "$HOLD"
@@ -314,7 +336,7 @@ observe() {
     [ "$systemd_code" != 0 ] || [ -z "$others" ] || tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others
     printf '%s\n%s\n' "$units" "$others" >"$T/asked"
     mark asked 0
-    meta >"$T/meta" 2>/dev/null
+    meta >>"$T/meta" 2>/dev/null
     mark meta $?
     answer 0 meta hold fence gpus apps asked units loaded others paths texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
 }

@@ -13,6 +13,7 @@ from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup
 from daemon.planner.world import World
 
 SMALL_SHARE_MIB = 1024
+SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Holder:
 
     def describe(self) -> str:
         """One line for a person: pid, command, user, GPU and port, and whose it is."""
-        command = " ".join(self.process.argv)[:120] or f"[{self.process.comm}]"
+        command = " ".join(" ".join(self.process.argv).split())[:120] or f"[{self.process.comm}]"
         held = [f"GPU {index} ({'?' if mib is None else mib} MiB)" for _, index, mib in self.gpus]
         held += [f"port {port}" for port in self.ports]
         where = ", ".join(held) or f"the cgroup of {self.unit_group}"
@@ -83,7 +84,7 @@ def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
     found: dict[ProcessId, bool | None] = {}
     for process in _processes(look):
         fact = world.strays.get(process.id)
-        if fact is not None and fact.serves is not None:
+        if fact is not None and fact.serves is not None and world.now_s - fact.asked_at_s < SERVES_GOOD_S:
             found[process.id] = fact.serves
         elif not tree_ports(process, look):
             found[process.id] = False

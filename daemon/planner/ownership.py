@@ -86,10 +86,22 @@ def _in_managed_cgroup(process: Process, unit: Unit, ledger: Ledger) -> Ownershi
     if _between_starts(unit, ledger.look):
         return Ownership("unknown", f"{unit.name} is {unit.active_state}/{unit.sub_state}", unit.name)
     started = unit.active_state in ("active", "activating", "reloading", "deactivating") and unit.inactive_exit_us > 0
-    if started and process.id.start_ticks >= unit.inactive_exit_us // 10_000:
+    if started and (process.id.start_ticks >= unit.inactive_exit_us // 10_000 or _systemds_own(process, unit, ledger)):
         return Ownership("managed", f"in the cgroup of {unit.name}, started with it", unit.name)
     why = "older than its current start" if started else f"the unit is {unit.active_state}"
     return Ownership("orphan-proven", f"in the cgroup of {unit.name}, but {why}", unit.name)
+
+
+def _systemds_own(process: Process, unit: Unit, ledger: Ledger) -> bool:
+    """The main or control process of now, or a descendant: systemd forks it some ms before it stamps the start."""
+    for _ in range(64):
+        if process.id.pid in (unit.main_pid, unit.control_pid):
+            return True
+        parent = ledger.processes.get(process.ppid)
+        if parent is None or parent.id.pid <= 1:
+            return False
+        process = parent
+    return False
 
 
 def _between_starts(unit: Unit, look: Observation) -> bool:
@@ -144,13 +156,15 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
     expected = {ledger.uids[name] for name in (units or ledger.uids) if name in ledger.uids}
     if expected and process.uid not in expected:
         return Ownership("foreign", f"runs as uid {process.uid}, not as the unit's user")
+    if ours and (attended := _marked_live(units, ledger)) is not None:
+        return attended
     serves = ledger.serves.get(process.id)
     if serves:
         return Ownership("foreign", "a port of its tree serves")
     if serves is None:
         return Ownership("unknown", "whether a port of its tree serves is not known yet")
     if ours:
-        return _marked(units, ledger)
+        return Ownership("orphan-proven", "carries our mark and its unit is not live", units[0] if units else "")
     if not expected:
         return Ownership("foreign", "no unit of ours runs as its user")
     if _unattended(process, ledger.processes):
@@ -158,7 +172,8 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
     return Ownership("foreign", "an engine's process with a living launcher")
 
 
-def _marked(units: tuple[str, ...], ledger: Ledger) -> Ownership:
+def _marked_live(units: tuple[str, ...], ledger: Ledger) -> Ownership | None:
+    """The verdict while a unit of the mark lives or moves; None when none does."""
     for name in units:
         unit = ledger.unit(name)
         if unit is None:
@@ -167,7 +182,7 @@ def _marked(units: tuple[str, ...], ledger: Ledger) -> Ownership:
             return Ownership("unknown", f"{name} is {unit.active_state}/{unit.sub_state}", name)
         if unit.running:
             return Ownership("foreign", f"carries our mark, but {name} is live", name)
-    return Ownership("orphan-proven", "carries our mark and its unit is not live", units[0] if units else "")
+    return None
 
 
 def is_engine(process: Process) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitGround, UnitVerb, Verb
-from daemon.domain.observation import Observation, ProcessId, Unit, Unknown
+from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import drift_of, inventory_drift
 from daemon.planner.holders import Holders, holders_of, ledger_of
-from daemon.planner.strays import Clearing, blockers, clear_strays
+from daemon.planner.strays import Clearing, ServeQuestion, blockers, clear_strays
 from daemon.planner.world import Desired, Retired, World
 
 
@@ -33,14 +33,6 @@ class ProbeWanted:
 
     unit: str
     invocation: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServeQuestion:
-    """Whether any of these ports, of the tree of this process, generates or asks for a key."""
-
-    process: ProcessId
-    ports: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ def decide(world: World) -> Plan:
         holders=holders,
         clearing=clearing,
         unclaimed=_unclaimed(world, look),
-        questions=tuple(ServeQuestion(process, ports) for process, ports in clearing.questions),
+        questions=clearing.questions,
         drift=inventory_drift(world.host.gpus.count if world.host.gpus else None, look),
         wake_in_s=clearing.wake_in_s,
     )

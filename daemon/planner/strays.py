@@ -21,6 +21,8 @@ from daemon.planner.world import Desired, StrayFact, World
 SIGHTING_GAP_S = 0.5
 SURVIVES_KILL_S = 10.0
 UNEXPLAINED_MIB = 1024
+MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
+LIKELY_PATIENCE_S = 15.0  # a saturated server of somebody else answers late
 UNEXPLAINED_WAIT_S = 120.0
 
 PROTECTED_COMMANDS = frozenset(
@@ -56,12 +58,21 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeQuestion:
+    """Whether any of these ports, of the tree of this process, generates or asks for a key, and how long to wait."""
+
+    process: ProcessId
+    ports: tuple[int, ...]
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Clearing:
     """The signals of this plan, what was decided about each orphan, and which serve probes are needed first."""
 
     actions: tuple[Action, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
-    questions: tuple[tuple[ProcessId, tuple[int, ...]], ...] = ()
+    questions: tuple[ServeQuestion, ...] = ()
     wake_in_s: float | None = field(default=None)
 
 
@@ -166,21 +177,16 @@ def _signals(process: Process, fact: StrayFact, grace_s: float, now_s: float) ->
     return ()
 
 
-def _questions(world: World, look: Observation, holders: Holders) -> tuple[tuple[ProcessId, tuple[int, ...]], ...]:
+def _questions(world: World, look: Observation, holders: Holders) -> tuple[ServeQuestion, ...]:
     """Processes whose class hangs on whether their tree serves."""
     asked = []
     for holder in holders.all:
         process = holder.process
-        fact = world.strays.get(process.id)
         marked = dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
-        if (
-            holder.ownership.owner == "unknown"
-            and (marked or is_engine(process))
-            and (fact is None or fact.serves is None)
-        ):
+        if holder.ownership.owner == "unknown" and (marked or is_engine(process)):
             ports = tree_ports(process, look)
             if ports:
-                asked.append((process.id, ports))
+                asked.append(ServeQuestion(process.id, ports, MARKED_PATIENCE_S if marked else LIKELY_PATIENCE_S))
     return tuple(asked)
 
 

@@ -100,6 +100,7 @@ class StrayFact:
     term_at_s: float | None = None
     kill_at_s: float | None = None
     serves: bool | None = None
+    asked_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

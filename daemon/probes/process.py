@@ -173,12 +173,12 @@ def parse_uids(data: bytes) -> dict[int, int]:
 
 
 def parse_users(data: bytes) -> dict[int, str]:
-    """User names by uid, out of `NAME:UID` lines; a line of another form is no user."""
+    """User names by uid, out of passwd lines; a line of another form is no user."""
     users: dict[int, str] = {}
     for line in text(data).split("\n"):
-        name, colon, uid = line.partition(":")
-        if colon and uid.isascii() and uid.isdigit():
-            users.setdefault(int(uid), name)
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2].isascii() and fields[2].isdigit():
+            users.setdefault(int(fields[2]), fields[0])
     return users
 
 

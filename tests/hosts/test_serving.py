@@ -151,7 +151,7 @@ def test_f_a_deleted_spec_is_stopped_removed_and_its_history_stays(daemon: Daemo
     assert show(host, "LoadState")["LoadState"] == "not-found"
     assert host.sh(f"ls /etc/systemd/system/{UNIT} /var/lib/stoker/units/{UNIT}", check=False).returncode != 0
     history = daemon.ok("GET", "/api/v1/servingspecs/m/history")
-    assert (history["items"] if isinstance(history, dict) else history)[0]["spec"]["port"] == 30001
+    assert history["revisions"][0]["spec"]["port"] == 30001
 
 
 def test_f_a_deletion_waits_for_an_unreachable_host_or_is_abandoned(daemon: Daemon, host: TestHost) -> None:

@@ -89,7 +89,7 @@ class Driver:
             if isinstance(action, Signal):
                 self._note(action)
         for question in plan.questions:
-            self.facts[question.process] = replace(self.facts[question.process], serves=False)
+            self.facts[question.process] = replace(self.facts[question.process], serves=False, asked_at_s=self.now_s)
         for wanted in plan.probes:
             self.probes[wanted.unit] = ProbeFact(wanted.invocation, self.now_s, True, Reason.GENERATED, "")
         for gone in plan.finished:

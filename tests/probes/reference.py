@@ -117,7 +117,7 @@ def sections() -> dict[str, tuple[int, bytes]]:
         "candidates": (0, f" {pids}\n\n".encode()),
         "processes": (0, files),
         "uids": (0, "".join(f"/proc/{pid}/status:Uid:\t1000\t1000\t1000\t1000\n" for pid, *_ in table).encode()),
-        "users": (0, b"serve:1000\n"),
+        "users": (0, b"serve:x:1000:1000::/home/serve:/bin/sh\n"),
         "environ": (
             0,
             "".join(
