@@ -128,7 +128,7 @@ class Controller:
         """Each thing the host needs: ok, or what to do."""
         host = await self._store.get("Host", host_name)
         spec = HostSpec.model_validate(host.spec)
-        checks = await examine(self._roads.road(host_name, spec), spec)
+        checks = await examine(self._roads.road(host_name, spec), spec, self._wall().timestamp())
         return [{"name": c.name, "ok": c.ok, "found": c.message, "remedy": c.remedy} for c in checks]
 
     async def _road_to(self, name: str, spec: HostSpec) -> Road:

@@ -294,7 +294,7 @@ class Reconciler:
             text, failure = await evidence_of(road, unit.name, before)
             event = Event(
                 reason=failure,
-                message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} automatic restarts)",
+                message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} times by systemd)",
                 kind="ServingSpec",
                 name=desired.declared.spec_name,
                 severity="Warning",

@@ -13,9 +13,9 @@ from typing import Any
 
 from daemon.declared import HostDeclaration
 from daemon.domain.actions import Action, Signal, kind_of
+from daemon.domain.errors import NotFound
 from daemon.domain.observation import Identity, Observation, Unknown
 from daemon.domain.status import Condition, Drift, Event, Reason
-from daemon.domain.errors import NotFound
 from daemon.execute import Done
 from daemon.planner.conditions import (
     InstanceState,

@@ -1,6 +1,6 @@
 """What one host showed at one instant. Every value is known, or `Unknown` with a reason.
 
-Written by `daemon.probes` from the text of `stoker-host observe`; read by `daemon.planner`. Law 1: an `Unknown` is never
+Written by `daemon.probes` from the text of `stoker-host observe`; read by `daemon.planner`. An `Unknown` is never
 an empty list.
 """
 
@@ -124,7 +124,7 @@ class Loaded:
 class Unit:
     """One systemd unit. Stamps are systemd's monotonic microseconds, 0 for never; states as systemctl spells them.
 
-    `control_group` is "" when the unit has no cgroup. `loaded` is None for a unit that is not loaded. `main` is None when
+    `control_group` is "" when the unit has no cgroup. `loaded` is None for one that is not loaded. `main` is None when
     there is no main process or it could not be read.
     """
 

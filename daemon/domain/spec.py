@@ -142,8 +142,8 @@ class RoleOverride(Model):
     unit: UnitName | None = None
     parallelism: Parallelism | None = None
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    args: Args = {}
-    env: Env = {}
+    args: Args = Field(default_factory=dict)
+    env: Env = Field(default_factory=dict)
 
 
 class ServingSpec(Model):
@@ -159,8 +159,8 @@ class ServingSpec(Model):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     max_running_requests: Positive | None = None
     speculative: Speculative | None = None
-    args: Args = {}
-    env: Env = {}
+    args: Args = Field(default_factory=dict)
+    env: Env = Field(default_factory=dict)
     placement: Placement | None = None
     listen: ShortText = "0.0.0.0"  # noqa: S104 - SGLang's own default is loopback, no router would reach it
     port: Port | None = None

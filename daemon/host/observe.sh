@@ -111,6 +111,7 @@ loaded() { # what systemd has loaded, over JSON: `show` loses the quoting
 
 facts() { # what changes with an upgrade or a boot alone is kept in /run: two slow tools
     kept=$RUN/facts
+    # shellcheck disable=SC3013 # dash, bash and busybox have -nt
     if [ ! "$kept" -nt /usr/bin/systemctl ]; then
         container=$(systemd-detect-virt -c)
         systemd=$([ ! -d "$BOOTED" ] || systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')

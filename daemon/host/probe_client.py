@@ -115,7 +115,7 @@ def main() -> None:
     except OSError:
         sys.exit(7)
     try:
-        near = keys["pids"].split()
+        near = sorted(set(keys["pids"].split()))
         pids = await_accept(link.sock, port, near)
         link.putrequest(keys["method"], keys["path"], skip_accept_encoding=True)
         for name, text in headers:

@@ -234,7 +234,7 @@ def _binding(desired: Desired, world: World) -> tuple[Reason, str] | None:
 
 
 def _stalled(unit: Unit, world: World) -> tuple[Reason, str] | None:
-    """A failure that another start would only repeat: refused arguments, or systemd's own limit (cases D02, D23, E01)."""
+    """A failure that another start would only repeat: refused arguments, or systemd's limit (cases D02, D23, E01)."""
     if unit.name in world.cleared:
         return None
     if unit.active_state == "failed" and unit.exec_main_status == 2 and unit.result == "exit-code":

@@ -73,7 +73,9 @@ def cgroup_path(content: bytes) -> str:
 
 
 def arguments(cmdline: bytes) -> tuple[str, ...]:
-    """argv: each argument ends with a NUL, but a process may have overwritten the last one."""
+    """argv: each argument ends with a NUL. A process that overwrote its title leaves a tail of NULs, which is no argument."""
+    if cmdline.endswith(b"\0\0\0"):
+        cmdline = cmdline.rstrip(b"\0")
     if not cmdline:
         return ()
     return tuple(text(cmdline.removesuffix(b"\0")).split("\0"))

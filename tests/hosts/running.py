@@ -39,7 +39,7 @@ class Daemon:
         with self.log.open("ab") as log:
             argv = [sys.executable, "-c", "from api.cli import main; main()", "serve"]
             self.process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-        self.wait(lambda: self._answers(), "the daemon answers", UP_S)
+        self.wait(self._answers, "the daemon answers", UP_S)
 
     def _answers(self) -> bool:
         assert self.process is not None

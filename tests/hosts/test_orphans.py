@@ -74,7 +74,7 @@ def test_c_without_the_daemon_the_unit_waits_and_names_the_holders(daemon: Daemo
     daemon.ready("m")
     daemon.kill()
     pids = kill_launcher(host)
-    host.wait_until(f"test \"$(systemctl show {UNIT} -p SubState --value)\" = start-pre", timeout_s=20)
+    host.wait_until(f'test "$(systemctl show {UNIT} -p SubState --value)" = start-pre', timeout_s=20)
     host.wait_until(f"journalctl -q -o cat -u {UNIT} | grep -q 'pid {pids[0]}'", timeout_s=20)
     said = host.journal(UNIT)
     assert all(str(pid) in said for pid in pids)

@@ -119,7 +119,7 @@ class Box:
 
     def _begin(self, name: str, unit: BoxUnit) -> None:
         unit.active, unit.sub, unit.exit_ticks = "activating", "start-pre", self.ticks
-        unit.invocation = hashlib.md5(f"{name}{self.ticks}".encode()).hexdigest()  # noqa: S324
+        unit.invocation = hashlib.md5(f"{name}{self.ticks}".encode()).hexdigest()
         unit.main = 0
 
     def apply(self, action: Action) -> None:
@@ -196,8 +196,8 @@ class Box:
 
     def _process(self, p: Proc) -> Process:
         return Process(
-            ProcessId(p.pid, p.start), p.ppid, p.pid, p.pid, p.state, p.uid, (p.argv or ("x",))[0][:15], p.cgroup, p.argv,
-            p.marks, nvidia_open=bool(p.gpus), user="root" if p.uid == 0 else f"u{p.uid}",
+            ProcessId(p.pid, p.start), p.ppid, p.pid, p.pid, p.state, p.uid, (p.argv or ("x",))[0][:15], p.cgroup,
+            p.argv, p.marks, nvidia_open=bool(p.gpus), user="root" if p.uid == 0 else f"u{p.uid}",
         )  # fmt: skip
 
     def _unit(self, name: str) -> Unit:

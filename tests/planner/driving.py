@@ -1,4 +1,4 @@
-"""Drives a box with plans, as `reconcile` would: keeps the facts between looks, and can lose them as a dead daemon does."""
+"""Drives a box with plans, as `reconcile` would: keeps facts between looks, and can lose them as a dead daemon does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of the planner over a small world: it converges, from anywhere, after any death, and never on an unknown."""
+"""Properties of the planner over a small world: it converges from anywhere, after any death, never on an unknown."""
 
 from __future__ import annotations
 

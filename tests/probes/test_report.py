@@ -154,10 +154,8 @@ def test_lost_or_added_bytes_never_change_a_section(at: int, lost: int, added: b
     spoiled = SMALL[:at] + added + SMALL[at + (0 if added else lost) :]
     answer = parse_answer(spoiled, NONCE)
     if isinstance(answer, Answer):
-        whole = answer_of(SMALL)
-        assert {name: section.data for name, section in answer.sections.items()} == {
-            name: section.data for name, section in whole.sections.items()
-        }
+        for name, section in answer_of(SMALL).sections.items():
+            assert name not in answer.sections or answer.sections[name].data == section.data
 
 
 @given(st.data())
