@@ -73,7 +73,7 @@ def cgroup_path(content: bytes) -> str:
 
 
 def arguments(cmdline: bytes) -> tuple[str, ...]:
-    """argv: each argument ends with a NUL. A process that overwrote its title leaves a tail of NULs, which is no argument."""
+    """argv: each argument ends with a NUL. A process that overwrote its title leaves a tail of NULs: no arguments."""
     if cmdline.endswith(b"\0\0\0"):
         cmdline = cmdline.rstrip(b"\0")
     if not cmdline:
