@@ -18,7 +18,7 @@ SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` the managed cgroup it is in."""
+    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` its managed cgroup."""
 
     process: Process
     ownership: Ownership
