@@ -8,6 +8,7 @@ import time
 import pytest
 from harness import TestHost, bystanders
 from harness.bystanders import Bystander
+from harness.engines import generate
 
 from tests.hosts.conftest import MakeHost
 from tests.hosts.running import Daemon, sglang
@@ -135,8 +136,11 @@ def test_c_a_server_started_by_hand_on_needed_cards_is_reported_and_left_alone(d
     other = bystanders.by_hand(host, port=30077, gpus=(0,))
     daemon.put_host("a", host)
     daemon.put_spec("m", sglang("a", [0, 1]))
-    daemon.wait(lambda: str(other.pid) in str(daemon.get_host("a").get("status", {}).get("strays")), "seen", 30, "m")
-    time.sleep(3)
+    said = daemon.reason("m", "ForeignHolder")
+    assert "a port of its tree serves" in said["message"]
+    looks = daemon.metric("stoker_reconcile_total", result="ok")
+    daemon.wait(lambda: daemon.metric("stoker_reconcile_total", result="ok") >= looks + 4, "four looks more", 30)
     assert other.alive
+    assert generate(host, 30077, model="/models/theirs").status == 200
     assert show(host, "ActiveState") == "inactive"
     assert daemon.condition("spec", "m", "Ready")["status"] == "False"

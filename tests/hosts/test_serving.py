@@ -196,6 +196,7 @@ def test_j_a_held_host_is_left_alone_and_says_why(daemon: Daemon, host: TestHost
     daemon.wait(lambda: daemon.condition("host", "a", "Acting")["reason"] == "Held", "Held", 20, "m")
     assert "ask Ann" in daemon.condition("host", "a", "Acting")["message"]
     assert host.sh(f"test -e /etc/systemd/system/{UNIT}", check=False).returncode != 0
+    daemon.wait(lambda: bool(daemon.get_host("a")["status"]["plan"]), "its plan", 20)
     assert [p["action"] for p in daemon.get_host("a")["status"]["plan"]] == ["put-unit", "unit-enable", "unit-start"]
     host.sh("rm /etc/stoker/hold")
     daemon.ready("m")
