@@ -1,0 +1,95 @@
+"""The reference host: 8 cards, 18 processes on them, 3 units of ours, 1,800 processes; two small hosts beside it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+
+from harness import Pool, TestHost
+from harness.build import ssh_key
+from harness.bystanders import PROGRAM
+
+from daemon.ssh.argv import HELPER_PATH
+from tests.hosts.running import Daemon, sglang
+
+PLACES = {"m": [0, 1, 2, 3], "n": [4, 5], "o": [6]}
+UNITS = tuple(f"stoker-{name}.server.service" for name in PLACES)
+GPU_PROCESSES, PROCESSES = 18, 1800
+OTHERS = GPU_PROCESSES - sum(map(len, PLACES.values()))
+
+TIMES = """
+import json, subprocess, sys, time
+request, took = open("/tmp/request", "rb").read(), []
+for _ in range(int(sys.argv[1])):
+    began = time.monotonic()
+    done = subprocess.run([sys.argv[2], "observe"], input=request, capture_output=True, check=True)
+    took.append((time.monotonic() - began) * 1000)
+open("/var/tmp/answer", "wb").write(done.stdout)
+print(json.dumps(took))
+"""
+PRINTER = "#!/bin/sh\ncase $1 in --query-gpu=*) exec cat /tmp/gpus ;; *) exec cat /tmp/apps ;; esac\n"
+
+
+class Stage:
+    """Hosts and a daemon that serves on them; the daemon is ended before the hosts are looked at by hand."""
+
+    def __init__(self, pool: Pool, folder: Path) -> None:
+        self.host = pool.make_host("reference", gpus=8, idle=1780)
+        self.small = [pool.make_host("small-1"), pool.make_host("small-2")]
+        _others(self.host)
+        self.daemon = Daemon(folder / "data", ssh_key())
+        self.daemon.start()
+        for name, host in zip("abc", [self.host, *self.small], strict=True):
+            self.daemon.put_host(name, host, period="500ms")
+        for at, (name, gpus) in enumerate(PLACES.items()):
+            self.daemon.put_spec(name, sglang("a", gpus, port=30001 + at))
+        for name in PLACES:
+            self.daemon.ready(name)
+
+    def looks(self) -> float:
+        """Passes over any host that ended well."""
+        return self.daemon.metric("stoker_reconcile_total", result="ok")
+
+    def look(self, request: bytes, times: int) -> tuple[list[float], bytes]:
+        """Looks, timed on the host in ms, and the last one's answer."""
+        self.host.write("/tmp/request", request)
+        argv = shlex.join(["python3", "-S", "-c", TIMES, str(times), HELPER_PATH])
+        took: list[float] = json.loads(self.host.sh(argv).stdout)
+        return took, (self.host.slot.root / "var/tmp/answer").read_bytes()
+
+    def wait_running(self) -> None:
+        """Waits until our units run and all GPU processes hold their memory again; asks seldom, since asking costs."""
+        deadline = time.monotonic() + 20
+        while True:
+            states = self.host.sh(f"systemctl is-active {' '.join(UNITS)}", check=False).stdout.split()
+            if states == ["active"] * len(UNITS) and self._holders() == GPU_PROCESSES:
+                return
+            assert time.monotonic() < deadline, (states, self.host.gpu_holders())
+            time.sleep(0.3)
+
+    def _holders(self) -> int:
+        return len({holder.pid for holder in self.host.gpu_holders()})
+
+    def started_at(self, unit: str) -> float:
+        """When systemd last began to start the unit, in seconds of the kernel's monotonic clock."""
+        return int(self.host.sh(f"systemctl show {unit} -p InactiveExitTimestampMonotonic --value").stdout) / 1e6
+
+    def instant_smi(self, gpus: bytes, apps: bytes) -> None:
+        """From now on nvidia-smi prints these texts and does nothing else."""
+        self.host.write("/tmp/gpus", gpus)
+        self.host.write("/tmp/apps", apps)
+        self.host.write("/usr/bin/nvidia-smi", PRINTER.encode(), mode=0o755)
+
+    def end(self) -> None:
+        self.daemon.kill()
+
+
+def _others(host: TestHost) -> None:
+    """Somebody's job on the card that is not ours."""
+    last = host.shape.gpus - 1
+    program = f"/usr/bin/python3 -S {PROGRAM} --gpu {last}:4096"
+    script = f"for i in $(seq {OTHERS}); do {program} --pid-file /tmp/other-$i & done; wait"
+    host.sh(f"systemd-run --quiet --unit=their-job /bin/sh -c {shlex.quote(script)}")
+    host.wait_until(f"test $(ls /tmp/other-* | grep -vc new) = {OTHERS}")
