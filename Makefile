@@ -1,16 +1,16 @@
 # make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
-# make hosts  the real test hosts: needs root and systemd-container
+# make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client)
 # make show M=NAME  the tests with that pytest marker, root ones included
 # make bench  the figures
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-.PHONY: test hosts show bench lint lock
+.PHONY: test hosts can-boot show bench lint lock
 
 $(STAMP): requirements.txt pyproject.toml
 	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
-	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip --version >/dev/null 2>&1 || python3 -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	echo '$(CURDIR)' > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stoker.pth"
 	printf '#!%s\nfrom api.cli import main\nmain()\n' '$(CURDIR)/$(PY)' > $(VENV)/bin/stoker
@@ -20,12 +20,17 @@ $(STAMP): requirements.txt pyproject.toml
 test: $(STAMP)
 	$(PY) -m pytest -q -m "not hosts and not bench"
 
-hosts: $(STAMP)
-	@test "$$(id -u)" = 0 && command -v systemd-nspawn debootstrap >/dev/null || \
-	  { echo "make hosts needs root and the packages systemd-container and debootstrap" >&2; exit 1; }
+hosts: can-boot $(STAMP)
 	$(PY) -m pytest -q -m hosts
 
+# One line: `make` itself says it.
+can-boot:
+	@:$(if $(shell test "$$(id -u)" = 0 && for tool in systemd-nspawn debootstrap ip ssh-keygen unshare; do \
+	  command -v $$tool >/dev/null || exit 1; done; test $$? = 0 && echo yes),,$(error make hosts needs root and the \
+	  packages systemd-container, debootstrap, iproute2 and openssh-client))
+
 show: $(STAMP)
+	@test -n "$(M)" || { echo "make show M=NAME: name a pytest marker, as main_job" >&2; exit 1; }
 	$(PY) -m pytest -q -m "$(M)"
 
 bench: $(STAMP)
