@@ -24,7 +24,7 @@ from daemon.planner.world import Declared, Desired, Record
 from daemon.ssh import Roads, SshSettings
 from daemon.verbs import ask, fence_text
 from tests.hosts.conftest import MakeHost
-from tests.hosts.running import ROOT, Daemon, manifest, sglang
+from tests.hosts.running import ROOT, Daemon, sglang
 
 pytestmark = [pytest.mark.hosts, pytest.mark.main_job]
 UNIT = "stoker-m.server.service"
@@ -424,38 +424,47 @@ def test_refused_arguments_stall_the_spec_until_it_changes(daemon: Daemon, host:
 # ---- hostile text is data ----
 
 EVIL = "$(touch /tmp/pwned) `touch /tmp/pwned`; touch /tmp/pwned & | ' \" \\ ${HOME} %n 'x' && touch /tmp/pwned #"
-EVIL_PATH = "/srv/$(touch pwned) `touch pwned`;touch pwned&' \" %n"
+EVIL_VENV = "/srv/$(touch pwned) `touch pwned`;touch pwned& %n"
+EVIL_FOLDER = f"{EVIL_VENV} ' \" \\ x"
 
 
 def hostile(gpu: int, port: int, **more: Any) -> dict[str, Any]:
     """A declaration with shell in every text field that takes it."""
     spec = {
-        "engine": {"name": "sglang", "python": f"{EVIL_PATH}/bin/python"},
+        "engine": {"name": "sglang", "python": f"{EVIL_VENV}/bin/python"},
         "model": {"path": EVIL, "servedName": f"m {EVIL}"},
         "speculative": {"algorithm": "EAGLE", "draftModel": EVIL, "numSteps": 3, "eagleTopk": 1, "numDraftTokens": 4},
-        "args": {"chat-template": EVIL, "x-list": [EVIL, "-", "--"]},
+        "args": {"chat-template": EVIL, "x-list": [EVIL, "x"]},
         "env": {"EVIL": EVIL},
-        "workingDirectory": EVIL_PATH,
+        "workingDirectory": EVIL_FOLDER,
     }
     return sglang("a", [gpu], port=port, **(spec | more))
 
 
+def pwned(host: TestHost) -> str:
+    """Files that only a shell which ran our text could have made, wherever it stood."""
+    return host.sh("find / -path /proc -prune -o -path /sys -prune -o -name 'pwned*' -print").stdout
+
+
 def test_g_shell_in_every_text_field_is_data_and_never_runs(daemon: Daemon, host: TestHost) -> None:
-    host.write("/tmp/make", f"import os\np = {EVIL_PATH!r}\nos.mkdir(p)\nos.symlink('/opt/venv/bin', p + '/bin')\n"
-               "os.symlink('/opt/venv/pyvenv.cfg', p + '/pyvenv.cfg')\nos.symlink('/opt/venv/lib', p + '/lib')\n"
-               .encode())  # fmt: skip
-    host.sh("python3 /tmp/make && rm /tmp/make")
+    link = "".join(f"os.symlink('/opt/venv/{one}', {EVIL_VENV!r} + '/{one}')\n" for one in ("bin", "lib", "pyvenv.cfg"))
+    host.sh("python3", stdin=f"import os\nos.mkdir({EVIL_VENV!r})\nos.mkdir({EVIL_FOLDER!r})\n{link}".encode())
     daemon.put_host("a", host, protect=[{"command": EVIL}], gpus={"count": 2, "product": EVIL})
-    labels = {"team": "x"}
-    daemon.ok("PUT", "/api/v1/servingspecs/m", manifest("ServingSpec", "m", hostile(0, 30001), labels))
+    daemon.put_spec("m", hostile(0, 30001))
     daemon.put_spec("n", hostile(1, 30002, listen=EVIL))
+    program = ["/usr/bin/python3", "-c", "import time; time.sleep(1000)", EVIL]
+    custom = {"engine": {"name": "custom", "command": program}, "readiness": {"kind": "http", "path": "/x"}}
+    daemon.put_spec("c", sglang("a", [], port=30003, model=None, parallelism={}, env={"EVIL": EVIL}) | custom)
     instance = daemon.ready("m", 25)
-    assert argv_of(host, instance["main_pid"])[0] == f"{EVIL_PATH}/bin/python"
+    assert argv_of(host, instance["main_pid"])[0] == f"{EVIL_VENV}/bin/python"
     assert argv_of(host, instance["main_pid"]).count(EVIL) == 4
-    daemon.wait(lambda: "unit-start" in actions(daemon, "n"), "its start", 20, "n")
+    for name in ("n", "c"):
+        daemon.wait(lambda name=name: "unit-start" in actions(daemon, name), "its start", 20, name)  # type: ignore[misc]
     looks(daemon)
     daemon.ok("POST", "/api/v1/hosts/a/doctor")
-    assert host.sh("find / -xdev -name 'pwned*'").stdout == ""
+    assert argv_of(host, daemon.instance("c")["main_pid"]) == program
     daemon.ok("DELETE", "/api/v1/servingspecs/n")
     daemon.wait(lambda: daemon.call("GET", "/api/v1/servingspecs/n").status_code == 404, "gone", 20)
-    assert host.sh("find / -xdev -name 'pwned*'").stdout == ""
+    assert pwned(host) == ""
+    host.sh("touch /tmp/pwned")
+    assert pwned(host) == "/tmp/pwned\n"
