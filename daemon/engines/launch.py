@@ -86,13 +86,19 @@ def launch_hash(launch: Launch) -> str:
     return f"v1:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+def _by_interpreter(declared: tuple[str, ...], observed: tuple[str, ...]) -> bool:
+    """The kernel starts a script as its interpreter, at most one argument of its first line, and the argv given."""
+    more = len(observed) - len(declared)
+    return more in (1, 2) and observed[0].startswith("/") and observed[more:] == declared
+
+
 def argv_runs(launch: Launch, observed: tuple[str, ...]) -> bool:
     """Whether a process with the argv `observed` is this launch running.
 
     The router overwrites its own command line with a title, padded with NULs: then the title must do, and its
     identity rests on its unit and its mark.
     """
-    if observed == launch.argv:
+    if observed == launch.argv or _by_interpreter(launch.argv, observed):
         return True
     words = tuple(word for word in observed if word)
     return router.is_router(launch.argv) and words == (router.TITLE,)

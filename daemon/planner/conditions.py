@@ -12,11 +12,13 @@ from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.desired import binding_problem
+from daemon.planner.drift import launch_drift
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
 
 MISSES_BEFORE_NOT_READY = 2
+_NOT_OURS = frozenset({Reason.STALE_PROCESS_SERVING, Reason.ARGV_MISMATCH, Reason.WRONG_MODEL})  # no slow answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def _ready(
     if not view.run:
         return "False", Reason.STOPPED if not unit.running else Reason.UNIT_STOPPING, "run is false"
     running = [d for d in drift if d.layer == "running" and d.launch]
+    running = running or list(launch_drift(desired, unit))
     if unit.active_state == "active" and running:
         first = running[0]
         text = f"{first.field}: runs {first.observed}, declared {first.declared}"
@@ -99,7 +102,7 @@ def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tup
         return (
             ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
         )
-    if fact.ok or (proven and fact.failures < MISSES_BEFORE_NOT_READY):
+    if fact.ok or (proven and fact.failures < MISSES_BEFORE_NOT_READY and fact.reason not in _NOT_OURS):
         return "True", Reason.GENERATED, ""
     if fact.reason in (Reason.PROBE_UNAUTHORIZED, Reason.TRANSPORT_LOST):
         return "Unknown", fact.reason, fact.message

@@ -61,10 +61,36 @@ def loaded_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
 
 
 def running_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
-    """argv and environment of the live main process against the declared; nothing to say while there is none."""
+    """argv and environment of the live main process against the declared; nothing to say while there is none.
+
+    A user, a folder or a variable taken away shows in neither: there the launch that the process carries tells, once
+    file and systemd both hold the declared one.
+    """
     if unit.main is None or not unit.running or unit.waits_in_gate or not unit.main.argv:
         return ()
-    return _launch_drift(desired, "running", unit.main.argv, unit.main.env, None, None)
+    found = _launch_drift(desired, "running", unit.main.argv, unit.main.env, None, None)
+    return found or (launch_drift(desired, unit) if _holds_declared(desired, unit) else ())
+
+
+def launch_mark(unit: Unit) -> str | None:
+    """STOKER_LAUNCH of the live main process: which launch systemd started it from; None when it carries none."""
+    return None if unit.main is None else dict(unit.main.env).get("STOKER_LAUNCH") or None
+
+
+def launch_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
+    """The live process was started from another launch than the declared, whatever can be seen of the difference."""
+    mark = launch_mark(unit)
+    if mark is None or mark == desired.launch_hash:
+        return ()
+    return (Drift(desired.unit, "running", "launch", desired.launch_hash, mark[:64], launch=True),)
+
+
+def _holds_declared(desired: Desired, unit: Unit) -> bool:
+    """Whether a start of now would be the declared launch: the file and what systemd loaded both carry its mark."""
+    if unit.file is None or unit.file.text is None or unit.loaded is None or isinstance(unit.loaded, Unknown):
+        return False
+    marks = [dict(env or ()).get("STOKER_LAUNCH") for env in (parse_unit(unit.file.text).env, unit.loaded.env)]
+    return all(mark == desired.launch_hash for mark in marks)
 
 
 def _launch_drift(

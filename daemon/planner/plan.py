@@ -13,10 +13,13 @@ from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
 from daemon.planner.desired import binding_problem
-from daemon.planner.drift import drift_of, inventory_drift
+from daemon.planner.drift import drift_of, inventory_drift, launch_drift, launch_mark
 from daemon.planner.holders import Holders, holders_of, ledger_of
 from daemon.planner.strays import Clearing, ServeQuestion, blockers, clear_strays
 from daemon.planner.world import Desired, Retired, World
+
+# Other states (static, indirect, generated …) are not changed by `systemctl enable`.
+_TO_ENABLE = frozenset({"", "disabled", "linked", "linked-runtime"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def _converge(plan: Plan, desired: Desired, world: World, look: Observation) -> 
     if not desired.declared.view.run:
         return _stand_down(plan, unit)
     plan, settled = _settle_file(plan, desired, unit, drift)
-    if unit.unit_file_state not in ("enabled", "enabled-runtime", "static"):
+    if unit.unit_file_state in _TO_ENABLE:
         plan = _add(plan, _verb(unit, "enable", Reason.UNIT_DRIFT, "starts by itself after a reboot"))
     return _bring_up(plan, desired, unit, world, look, settled)
 
@@ -151,6 +154,8 @@ def _settle_file(plan: Plan, desired: Desired, unit: Unit, drift: tuple[Drift, .
         if (record is None or not record.written_sha256) and unit.file is not None and unit.file.sha256:
             plan = replace(plan, adopted={**plan.adopted, unit.name: unit.file.sha256})
         return plan, False
+    if (others := _others_dropins(desired, unit)) and not unit.need_daemon_reload and _file_is_right(wrong):
+        return _block(plan, desired, Reason.DRIFT_CONTESTED, f"{others} changes what Stoker wrote; remove it"), False
     launch = any(d.launch for d in wrong)
     why = ", ".join(f"{d.layer} {d.field}" for d in wrong[:4])
     put = PutUnit(
@@ -165,10 +170,19 @@ def _settle_file(plan: Plan, desired: Desired, unit: Unit, drift: tuple[Drift, .
     return _add(plan, put), launch
 
 
+def _file_is_right(wrong: list[Drift]) -> bool:
+    """Then writing it once more changes nothing."""
+    return all(d.layer == "loaded" for d in wrong)
+
+
+def _others_dropins(desired: Desired, unit: Unit) -> str:
+    return ", ".join(path for path in unit.dropin_paths if path != desired.path)[:300]
+
+
 def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation, rewritten: bool) -> Plan:
     match unit.active_state:
         case "active" | "reloading":
-            return _keep(plan, desired, unit, world)
+            return _keep(plan, desired, unit, world, rewritten)
         case "activating":
             if unit.waits_in_gate:
                 holders = blockers(desired, plan.holders, look, world)
@@ -181,12 +195,16 @@ def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obse
             return _start(plan, desired, unit, world, look, rewritten)
 
 
-def _keep(plan: Plan, desired: Desired, unit: Unit, world: World) -> Plan:
+def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, rewritten: bool) -> Plan:
     """A unit that runs: restart it only for a launch that differs, else ask for a generation when one is due."""
     running = [d for d in plan.drift if d.unit == unit.name and d.layer == "running" and d.launch]
+    running = running or (list(launch_drift(desired, unit)) if rewritten else [])
     if unit.main is None or not unit.main.argv:
         return _wake(_block(plan, desired, Reason.NOT_OBSERVED_YET, "its main process could not be read"), 1.0)
     if running:
+        contested = None if rewritten else _incurable(plan, desired, unit)
+        if contested is not None:
+            return _block(plan, desired, *contested)
         return _restart(plan, desired, unit, world, running)
     fact = world.probes.get(unit.name)
     due = fact is None or fact.invocation != unit.invocation_id
@@ -196,6 +214,17 @@ def _keep(plan: Plan, desired: Desired, unit: Unit, world: World) -> Plan:
     if due and unit.name not in world.probing:
         plan = replace(plan, probes=(*plan.probes, ProbeWanted(unit.name, unit.invocation_id)))
     return plan
+
+
+def _incurable(plan: Plan, desired: Desired, unit: Unit) -> tuple[Reason, str] | None:
+    """Why a restart would not bring the declared launch: what systemd would start is not it, or the process was it."""
+    if isinstance(unit.loaded, Unknown):
+        return unit.loaded.reason, f"what systemd has loaded is not known: {unit.loaded.detail}"
+    if any(d.unit == unit.name and d.launch and d.layer in ("file", "loaded") for d in plan.drift):
+        return Reason.DRIFT_CONTESTED, "what systemd has loaded is not what Stoker wrote; it runs on as it is"
+    if launch_mark(unit) == desired.launch_hash:
+        return Reason.DRIFT_CONTESTED, "started as declared, but changed its own arguments or environment since"
+    return None
 
 
 def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: list[Drift]) -> Plan:
