@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from daemon.domain.observation import Observation, Process, ProcessId, Unit, Unknown
-from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup
+from daemon.engines.unit import parse_unit
+from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, is_engine
 from daemon.planner.world import World
 
 SMALL_SHARE_MIB = 1024
+NOBODY_HERE = -1
 SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
 
 
@@ -62,9 +64,10 @@ def ledger_of(world: World, look: Observation) -> Ledger:
     units = () if isinstance(look.units, Unknown) else tuple(unit for unit in look.units if unit.name in names)
     processes = {} if isinstance(look.processes, Unknown) else {p.id.pid: p for p in look.processes}
     marks: dict[str, tuple[str, ...]] = {}
-    for uid, name in [(d.declared.spec_uid, d.unit) for d in world.desired] + [
-        (r.spec_uid, r.record.unit) for r in world.retired
-    ]:
+    known = [(d.declared.spec_uid, d.unit) for d in world.desired]
+    known += [(u.declared.spec_uid, u.unit) for u in world.unplaced]
+    known += [(r.spec_uid, r.record.unit) for r in world.retired]
+    for uid, name in [*known, *_unclaimed_marks(look, names)]:
         marks[uid] = (*marks.get(uid, ()), name)
     return Ledger(
         look=look,
@@ -75,6 +78,15 @@ def ledger_of(world: World, look: Observation) -> Ledger:
         uids=_uids(units, look),
         serves=_serves(world, look),
     )
+
+
+def _unclaimed_marks(look: Observation, names: set[str]) -> Iterable[tuple[str, str]]:
+    """(spec uid, unit) of marked unit files that this store does not know: what carries such a mark may be theirs."""
+    for unit in () if isinstance(look.units, Unknown) else look.units:
+        if unit.name not in names and unit.file is not None and unit.file.text is not None:
+            uid = dict(parse_unit(unit.file.text).env or ()).get("STOKER_SPEC")
+            if uid:
+                yield uid, unit.name
 
 
 def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
@@ -92,18 +104,20 @@ def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
 
 
 def _uids(units: tuple[Unit, ...], look: Observation) -> dict[str, int]:
-    """uid of each managed unit: of its main process, else 0 where it declares no user or root."""
+    """uid of each managed unit: of its main process, else 0 where it declares no user or root.
+
+    NOBODY_HERE where no process seen runs as the unit's user: then none of them is the unit's.
+    """
     uids: dict[str, int] = {}
     for unit in units:
         if unit.main is not None:
             uids[unit.name] = unit.main.uid
         elif unit.loaded is not None and not isinstance(unit.loaded, Unknown):
-            if unit.loaded.user in ("", "root", "0"):
-                uids[unit.name] = 0
+            user = unit.loaded.user or "root"
+            if user == "root" or (user.isascii() and user.isdigit()):
+                uids[unit.name] = 0 if user == "root" else int(user)
             else:
-                known = next((p.uid for p in _processes(look) if p.user == unit.loaded.user), None)
-                if known is not None:
-                    uids[unit.name] = known
+                uids[unit.name] = next((p.uid for p in _processes(look) if p.user == user), NOBODY_HERE)
     return uids
 
 
@@ -178,9 +192,16 @@ def unseen_listeners(look: Observation, ports: Iterable[int]) -> tuple[int, ...]
 
 
 def tree_ports(process: Process, look: Observation) -> tuple[int, ...]:
-    """Listening ports of the process, its ancestors (up to PID 1), descendants and its group among the candidates."""
+    """Listening ports of the engine's tree that the process is in, and of its group, among the candidates."""
     table = {p.id.pid: p for p in _processes(look)}
-    family = {p.id.pid for p in table.values() if p.pgrp == process.pgrp and p.pgrp > 1} | {process.id.pid}
+    root = process
+    for _ in range(64):
+        parent = table.get(root.ppid)
+        if parent is None or parent.id.pid <= 1 or not (is_engine(parent) or parent.pgrp == process.pgrp):
+            break
+        root = parent
+    groups = {process.pgrp, root.pgrp if is_engine(root) else process.pgrp}
+    family = {p.id.pid for p in table.values() if p.pgrp in groups and p.pgrp > 1} | {process.id.pid, root.id.pid}
     grown = True
     while grown:
         more = {p.id.pid for p in table.values() if p.ppid in family and p.id.pid > 1} - family

@@ -58,10 +58,6 @@ class Ledger:
     uids: Mapping[str, int]
     serves: Mapping[ProcessId, bool | None]
 
-    def unit(self, name: str) -> Unit | None:
-        """The managed unit of that name."""
-        return next((unit for unit in self.managed if unit.name == name), None)
-
 
 def in_cgroup(process: Process, unit: Unit) -> bool:
     """Whether the process is in the unit's control group or below it."""
@@ -76,6 +72,9 @@ def attribute(process: Process, ledger: Ledger) -> Ownership:
     home = next((unit for unit in ledger.managed if in_cgroup(process, unit)), None)
     if home is not None:
         return _in_managed_cgroup(process, home, ledger)
+    if _SCOPE.search(process.cgroup):
+        # Units and sessions inside a container are its own: their names say nothing here.
+        return Ownership("foreign", f"in container group {process.cgroup}")
     foreign = _foreign_home(process, ledger)
     if foreign is not None:
         return foreign
@@ -111,7 +110,7 @@ def _between_starts(unit: Unit, look: Observation) -> bool:
 
 
 def _foreign_home(process: Process, ledger: Ledger) -> Ownership | None:
-    """Another live unit, container scope or attended session holds it; Unknown inputs make the verdict unknown."""
+    """Another live unit or attended session holds it; Unknown inputs make the verdict unknown."""
     look = ledger.look
     if isinstance(look.other_units, Unknown) or isinstance(look.sessions, Unknown):
         return Ownership("unknown", "units or sessions could not be read")
@@ -129,8 +128,6 @@ def _foreign_home(process: Process, ledger: Ledger) -> Ownership | None:
             return Ownership("unknown", f"the state of {part} is not known")
         if state in _LIVE:
             return Ownership("foreign", f"in the cgroup of live unit {part}")
-    if _SCOPE.search(process.cgroup) and not any(_UNIT.match(part) for part in process.cgroup.split("/")):
-        return Ownership("foreign", f"in container group {process.cgroup}")
     return None
 
 
@@ -175,8 +172,8 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
 def _marked_live(units: tuple[str, ...], ledger: Ledger) -> Ownership | None:
     """The verdict while a unit of the mark lives or moves; None when none does."""
     for name in units:
-        unit = ledger.unit(name)
-        if unit is None:
+        unit = ledger.look.unit(name)  # also one that this store does not know
+        if unit is None or isinstance(unit, Unknown):
             return Ownership("unknown", f"the state of {name} is not known", name)
         if _between_starts(unit, ledger.look):
             return Ownership("unknown", f"{name} is {unit.active_state}/{unit.sub_state}", name)

@@ -19,6 +19,7 @@ from daemon.planner.ownership import is_engine
 from daemon.planner.world import Desired, StrayFact, World
 
 SIGHTING_GAP_S = 0.5
+LOOK_GOOD_S = 30.0
 SURVIVES_KILL_S = 10.0
 UNEXPLAINED_MIB = 1024
 MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
@@ -86,7 +87,7 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
     for holder in holders.all:
         if not holder.ownership.orphan or holder.process.state == "Z":
             continue
-        verdict = _may_clear(holder, world, mps)
+        verdict = _may_clear(holder, world, look, mps)
         verdicts.append(verdict)
         if verdict.reason is Reason.OK:
             for signal in _signals(
@@ -109,7 +110,7 @@ def _signal(name: str, holders: list[Holder]) -> Signal:
             return Signal("KILL", targets, why, Reason.ORPHAN_WORKERS)
 
 
-def _may_clear(holder: Holder, world: World, mps: bool) -> Verdict:
+def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
     process, fact = holder.process, world.strays.get(holder.process.id)
     wanting = [d for d in world.desired if _wants(d, holder)]
     retired = any(r.record.unit == holder.unit_group for r in world.retired)
@@ -123,7 +124,8 @@ def _may_clear(holder: Holder, world: World, mps: bool) -> Verdict:
         return Verdict(holder, Reason.REPORT_ONLY, "policy says report")
     if holder.ownership.owner == "orphan-likely" and not _covered(holder, world):
         return Verdict(holder, Reason.REPORT_ONLY, "likely an orphan, but this host is not exclusive")
-    if fact is None or world.now_s - fact.first_seen_s < SIGHTING_GAP_S:
+    # This look began late enough after the end of the first one: what passed between is no second sighting.
+    if fact is None or look.at_s - fact.first_seen_s < SIGHTING_GAP_S or world.now_s - look.at_s > LOOK_GOOD_S:
         return Verdict(holder, Reason.NOT_OBSERVED_YET, "seen once; looked at again before any signal")
     if fact.kill_at_s is not None and world.now_s - fact.kill_at_s > SURVIVES_KILL_S:
         return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
