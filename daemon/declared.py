@@ -89,6 +89,7 @@ def record_of(row: StoredInstance) -> Record:
         gpus=row.gpus,
         written_sha256=row.written_sha256,
         written_launch=row.written_launch,
+        started_launch=row.extra.get("started", ""),
         ready_invocation=row.ready_invocation_id,
     )
 

@@ -27,7 +27,7 @@ from daemon.planner.desired import place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Desired, Unplaced, World
-from daemon.record import end_deletion, finish_retired, note_action, write_states
+from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
 from daemon.store import Store
 from daemon.store.rows import StoredInstance
 from daemon.verbs import Asks
@@ -212,6 +212,7 @@ class Reconciler:
             self._after(world, done, memory)
             retired = {r.record.unit: r.spec_name for r in world.retired}
             await note_action(self._store, world, world.desired, retired, done, self._wall())
+            await note_started(self._store, world, done)
             if done.result != "ok":
                 break
         return bool(plan.actions)

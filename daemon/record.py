@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from daemon.declared import HostDeclaration
-from daemon.domain.actions import Action, Signal, kind_of
+from daemon.domain.actions import Action, Signal, UnitVerb, kind_of
 from daemon.domain.errors import NotFound
 from daemon.domain.observation import Identity, Observation, Unknown
 from daemon.domain.status import Condition, Drift, Event, Reason
@@ -273,6 +273,18 @@ async def note_action(
         result=done.result,
     )
     await store.add_event(event, now)
+
+
+async def note_started(store: Store, world: World, done: Done) -> None:
+    """Remember which launch was started: a failure of it is its own, one of an earlier launch is not."""
+    if done.result != "ok" or not isinstance(done.action, UnitVerb) or done.action.verb not in ("start", "restart"):
+        return
+    desired = next((d for d in world.desired if d.unit == done.action.unit), None)
+    rows = await store.instances(world.name, desired.declared.spec_uid) if desired is not None else ()
+    for row in rows:
+        if desired is not None and row.unit == desired.unit and row.extra.get("started") != desired.launch_hash:
+            with contextlib.suppress(NotFound):  # deleted meanwhile
+                await store.put_instance(replace(row, extra={**row.extra, "started": desired.launch_hash}))
 
 
 async def finish_retired(store: Store, world: World, plan: Plan, now: datetime) -> None:

@@ -245,7 +245,7 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
         return _block(plan, desired, *bad)
     if unit.load_state == "bad-setting" and not rewritten:
         return _block(plan, desired, Reason.UNIT_BAD_SETTING, "systemd refuses the unit; see its file and drop-ins")
-    if not rewritten and (stalled := _stalled(unit, world)) is not None:
+    if not rewritten and (stalled := _stalled(desired, unit, world)) is not None:
         return _block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
@@ -262,9 +262,14 @@ def _binding(desired: Desired, world: World) -> tuple[Reason, str] | None:
     return None if isinstance(look.gpus, Unknown) else binding_problem(desired.gpus, look.gpus)
 
 
-def _stalled(unit: Unit, world: World) -> tuple[Reason, str] | None:
-    """A failure that another start would only repeat: refused arguments, or systemd's limit (cases D02, D23, E01)."""
-    if unit.name in world.cleared:
+def _stalled(desired: Desired, unit: Unit, world: World) -> tuple[Reason, str] | None:
+    """A failure that another start would only repeat: refused arguments, or systemd's limit (cases D02, D23, E01).
+
+    What failed before the declared launch was ever started says nothing about it: a daemon may have died after
+    writing it, or its start was refused.
+    """
+    record = desired.declared.record
+    if unit.name in world.cleared or record is None or record.started_launch != desired.launch_hash:
         return None
     if unit.active_state == "failed" and unit.exec_main_status == 2 and unit.result == "exit-code":
         return Reason.INVALID_LAUNCH_ARGS, "the engine refused its arguments (exit status 2); change the spec"

@@ -24,6 +24,7 @@ class Record:
     gpus: tuple[tuple[int, str], ...] = ()
     written_sha256: str = ""
     written_launch: str = ""
+    started_launch: str = ""  # the launch hash of the last start or restart that we ordered
     ready_invocation: str = ""
 
 

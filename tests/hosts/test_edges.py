@@ -421,6 +421,18 @@ def test_refused_arguments_stall_the_spec_until_it_changes(daemon: Daemon, host:
     daemon.ready("m")
 
 
+def test_mended_arguments_are_started_also_by_a_daemon_that_did_not_write_them(daemon: Daemon, host: TestHost) -> None:
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1], args={"bad-flag": True}))
+    daemon.reason("m", "InvalidLaunchArgs", 20)
+    host.write("/etc/stoker/hold", b"the daemon dies between put-unit and unit-start\n")
+    mended = sglang("a", [0, 1])
+    daemon.put_spec("m", mended)
+    host.write(PATH, rendered(daemon, host, mended).text.encode())
+    host.sh("systemctl daemon-reload && rm /etc/stoker/hold")
+    daemon.ready("m", 15)
+
+
 # ---- hostile text is data ----
 
 EVIL = "$(touch /tmp/pwned) `touch /tmp/pwned`; touch /tmp/pwned & | ' \" \\ ${HOME} %n 'x' && touch /tmp/pwned #"
