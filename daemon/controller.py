@@ -35,6 +35,7 @@ from daemon.record import end_deletion
 from daemon.settings import Settings, monotonic, wall_clock
 from daemon.ssh import Road, Roads, SshSettings
 from daemon.store import Store
+from daemon.store.rows import Change
 from daemon.verbs import Asks
 from daemon.workqueue import WorkQueue
 
@@ -147,14 +148,22 @@ class Controller:
             await self._poke_all()
             await self._end_empty_deletions()
             async for change in changes:
-                if change.what == "status":
-                    continue
-                if change.kind == "Host":
-                    self.poke(change.name)
-                elif change.kind is None:
-                    await self._poke_all()
-                else:
-                    await self._poke_hosts_of(change.name)
+                if change.what != "status":
+                    await self._on_change(change)
+
+    async def _on_change(self, change: Change) -> None:
+        """Wake whom it concerns; when that cannot be read, every host known so far."""
+        try:
+            if change.kind == "Host":
+                self.poke(change.name)
+            elif change.kind is None:
+                await self._poke_all()
+            else:
+                await self._poke_hosts_of(change.name)
+        except Exception:
+            log.exception("change not followed", kind=change.kind, name=change.name)
+            for name in self._memories:
+                self.poke(name)
 
     async def _poke_all(self) -> None:
         for host in await self._store.list("Host"):
@@ -189,16 +198,19 @@ class Controller:
 
     async def _once(self, reconciler: Reconciler, queue: WorkQueue[str], name: str) -> None:
         """One pass and its next time; whatever it raises is an event and a back-off, never the end of the worker."""
+        try:
+            await self._pass(reconciler, queue, name)
+        except Exception as error:
+            self.metrics.reconciles.labels("failed").inc()
+            log.exception("reconcile failed", host=name)
+            queue.add_rate_limited(name)
+            await self._say_failed(name, error)
+
+    async def _pass(self, reconciler: Reconciler, queue: WorkQueue[str], name: str) -> None:
         memory = self._memories.setdefault(name, HostMemory())
         began = self._clock()
         try:
             done = await reconciler.reconcile(name, memory)
-        except Exception as error:
-            self.metrics.reconciles.labels("failed").inc()
-            log.exception("reconcile failed", host=name)
-            await self._say_failed(name, error)
-            queue.add_rate_limited(name)
-            return
         finally:
             self.metrics.reconcile_seconds.observe(self._clock() - began)
         await self._refresh_conditions()
@@ -225,7 +237,7 @@ class Controller:
         event = Event(Reason.RECONCILE_FAILED, text[:1000], "Host", name, severity="Warning")
         try:
             await self._store.add_event(event, self._wall())
-        except StokerError:
+        except Exception:
             log.exception("event not stored", host=name)
 
     async def _forget(self, name: str) -> None:
@@ -243,17 +255,25 @@ class Controller:
         for wanted in done.plan.probes:
             if wanted.unit not in memory.probing and self._group is not None:
                 memory.probing.add(wanted.unit)
-                self._spawn(self._generate(name, memory, prober, by_unit[wanted.unit], wanted.invocation))
+                self._spawn(name, self._generate(name, memory, prober, by_unit[wanted.unit], wanted.invocation))
         for question in done.plan.questions:
             if question.process not in memory.asking:
                 memory.asking.add(question.process)
-                self._spawn(self._ask_serves(name, memory, prober, question))
+                self._spawn(name, self._ask_serves(name, memory, prober, question))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
             work.close()
         else:
-            self._group.create_task(work)
+            self._group.create_task(self._edge(name, work))
+
+    async def _edge(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """A probe's edge, as a worker's: whatever it raises is told, and ends neither its siblings nor the daemon."""
+        try:
+            await work
+        except Exception as error:
+            log.exception("probe failed", host=name)
+            await self._say_failed(name, error)
 
     async def _generate(self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str) -> None:
         """One generation as a task of its own; its result is a fact for the next pass."""
@@ -265,11 +285,11 @@ class Controller:
             memory.probes[desired.unit] = ProbeFact(invocation, self._clock(), ok, reason, message, failures)
             if ok:
                 await self._note_ready(name, memory, desired, invocation)
+            self.poke(name)
         except StokerError as error:
             log.warning("probe not recorded", host=name, unit=desired.unit, error=str(error))
         finally:
             memory.probing.discard(desired.unit)
-            self.poke(name)
 
     async def _note_ready(self, name: str, memory: HostMemory, desired: Desired, invocation: str) -> None:
         """Store the generation with its invocation, and close the recovery that it ends."""
@@ -290,9 +310,9 @@ class Controller:
             fact = memory.strays.get(question.process)
             if fact is not None and serves is not None:
                 memory.strays[question.process] = replace(fact, serves=serves, asked_at_s=self._clock())
+            self.poke(name)
         finally:
             memory.asking.discard(question.process)
-            self.poke(name)
 
     async def _refresh_conditions(self) -> None:
         """The conditions as the next scrape shows them."""

@@ -54,13 +54,8 @@ def _user(text: str) -> dict[str, str]:
 
 def judge(answer: ProbeAnswer, desired: Desired, invocation: str) -> Verdict:
     """Whether the declared process of this invocation generated. Binding first: who answered decides what it means."""
-    before, after = answer.before, answer.after
-    if isinstance(before, Unknown) or isinstance(after, Unknown):
-        return False, Reason.LOOK_INCOMPLETE, "the unit could not be read around the probe"
-    if before.invocation_id != invocation or after.invocation_id != invocation:
-        return False, Reason.PROBE_PENDING, "the unit was restarted around the probe"
-    if before.main_pid != after.main_pid or before.main_pid <= 0:
-        return False, Reason.PROBE_PENDING, "the main process changed around the probe"
+    if (unbound := _unbound(answer, invocation)) is not None:
+        return unbound
     if answer.failure is not None and not _elsewhere(answer):
         return False, answer.failure, answer.detail
     strangers = answer.strangers
@@ -75,6 +70,20 @@ def judge(answer: ProbeAnswer, desired: Desired, invocation: str) -> Verdict:
     if answer.mark != desired.launch_hash:
         return False, Reason.ARGV_MISMATCH, f"the process carries launch {answer.mark or '(none)'}"
     return _content(answer.http_status, answer.body, desired)
+
+
+def _unbound(answer: ProbeAnswer, invocation: str) -> Verdict | None:
+    """Why the answer belongs to no one invocation and process; None when it does."""
+    before, after = answer.before, answer.after
+    if isinstance(before, Unknown) or isinstance(after, Unknown):
+        return False, Reason.LOOK_INCOMPLETE, "the unit could not be read around the probe"
+    if not invocation:
+        return False, Reason.PROBE_PENDING, "the unit has no invocation that an answer could belong to"
+    if before.invocation_id != invocation or after.invocation_id != invocation:
+        return False, Reason.PROBE_PENDING, "the unit was restarted around the probe"
+    if before.main_pid != after.main_pid or before.main_pid <= 0:
+        return False, Reason.PROBE_PENDING, "the main process changed around the probe"
+    return None
 
 
 def _elsewhere(answer: ProbeAnswer) -> bool:
@@ -100,7 +109,7 @@ def _content(status: int, body: bytes, desired: Desired) -> Verdict:
 def _generated(body: bytes, view: ServingSpec) -> Verdict:
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: brackets nested without end
         return False, Reason.GENERATION_FAILED, "the answer is not JSON"
     if not isinstance(said, dict):
         return False, Reason.GENERATION_FAILED, "the answer is not an object"
@@ -111,7 +120,7 @@ def _generated(body: bytes, view: ServingSpec) -> Verdict:
         return (True, Reason.GENERATED, "") if said.get("data") else (False, Reason.GENERATION_FAILED, "no data")
     usage = said.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    if isinstance(tokens, int) and tokens >= 1:
+    if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1:
         return True, Reason.GENERATED, f"{tokens} tokens"
     return False, Reason.GENERATION_FAILED, "the answer holds no generated token"
 
@@ -200,5 +209,5 @@ def _near(listen: str) -> str:
 def _first_model(body: bytes) -> str:
     try:
         return str(json.loads(body)["data"][0]["id"])[:256]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return "default"
