@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.domain.actions import PutUnit, Signal
+from daemon.domain.actions import PutUnit, Signal, UnitVerb
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, ProcessId
 from daemon.domain.spec import ServingSpec
@@ -86,6 +86,8 @@ class Driver:
             if isinstance(action, PutUnit):
                 self._remember(by_unit[action.unit])
             self.box.apply(action)
+            if isinstance(action, UnitVerb) and action.verb in ("start", "restart"):
+                self._started(by_unit[action.unit])
             if isinstance(action, Signal):
                 self._note(action)
         for question in plan.questions:
@@ -102,6 +104,11 @@ class Driver:
         self.records[desired.declared.spec_name] = Record(
             desired.unit, desired.path, desired.gpus, digest, desired.launch_hash
         )
+
+    def _started(self, desired: Desired) -> None:
+        name = desired.declared.spec_name
+        if name in self.records:
+            self.records[name] = replace(self.records[name], started_launch=desired.launch_hash)
 
     def _note(self, action: Signal) -> None:
         for target in action.targets:
