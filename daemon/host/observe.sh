@@ -152,15 +152,17 @@ one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 
     if head -c 4096 "$2" >"$T/$1" 2>/dev/null; then mark "$1" 0; else mark "$1" 2; fi
 }
 
-scan_fds() { # every open socket and NVIDIA device: PATH NUL TARGET NUL
-    set +f
-    quick fds find /proc/[0-9]*/fd -maxdepth 1 -lname "$OPEN" -printf '%h\0%l\0'
+# The two scans take the processes as /proc/PID: the shell would look each longer name up before the tool does.
+
+scan_fds() { # PROCESS…: every open file: PATH NUL TARGET NUL; -lname would read most links twice
+    # shellcheck disable=SC2046
+    quick fds find $(printf '%s/fd ' "$@") -maxdepth 1 -type l -printf '%h\0%l\0'
     flat fds
 }
 
-scan_table() { # the stat and cgroup of every process: FILE NUL CONTENT NUL
-    set +f
-    quick all grep -azsHZ '' /proc/[0-9]*/stat /proc/[0-9]*/cgroup
+scan_table() { # PROCESS…: the stat and cgroup of every process: FILE NUL CONTENT NUL
+    # shellcheck disable=SC2046
+    quick all grep -azsHZ '' $(printf '%s/stat ' "$@") $(printf '%s/cgroup ' "$@")
     flat all
 }
 
@@ -191,12 +193,13 @@ mode == "apps" { split($0, a, /, */); if (a[2] ~ /^[0-9]+$/) seed[a[2]] = 1; nex
 mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
 mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
 mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) bad = bad $0 "\n"; next }
-mode == "fds" && FNR % 2 { split($0, a, "/"); pid = a[3]; next }
-mode == "fds" { if (seen[pid, $0]++) next
-    if (substr($0, 1, 8) == "socket:[") { ino = substr($0, 9, length($0) - 9)
-        if (ino in lport) { owners[ino] = owners[ino] (owners[ino] == "" ? "" : ",") pid; serves[ino, pid] = 1
+mode == "fds" && FNR % 2 { place = $0; next }
+mode == "fds" { if (!/^socket:\[/ && index($0, devices) != 1) next
+    split(place, a, "/"); pid = a[3]
+    if (/^socket:\[/) { ino = substr($0, 9, length($0) - 9)
+        if ((ino in lport) && !seen[pid, ino]++) { owners[ino] = owners[ino] (owners[ino] == "" ? "" : ",") pid; serves[ino, pid] = 1
             if (lport[ino] in needed) seed[pid] = 1 } }
-    else if (index($0, devices) == 1) { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
+    else if (!seen[pid, $0]++) { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
     next }
 FNR % 2 { split($0, a, "/"); pid = a[3]; kind = a[4]; next }
 kind == "stat" { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3]; next }
@@ -296,9 +299,12 @@ users() { # passwd entries of the uids seen; a directory service may be slow, so
 observe() {
     fixed "$limit_ms"
     ask_driver
-    scan_fds &
+    set +f
+    set -- /proc/[0-9]*
+    set -f
+    scan_fds "$@" &
     fds_job=$!
-    scan_table &
+    scan_table "$@" &
     table_job=$!
     facts >"$T/meta" 2>/dev/null &
     facts_job=$!
@@ -329,15 +335,20 @@ observe() {
     [ -e "$T/apps" ] || : >"$T/apps"
     [ -e "$T/units" ] || : >"$T/units"
     choose
+    mark others $systemd_code
+    others_job=''
+    if [ "$systemd_code" = 0 ] && [ -n "$others" ]; then
+        # shellcheck disable=SC2086
+        tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others &
+        others_job=$!
+    fi
     processes
     users
     mark sessions "$systemd_code"
-    mark others $systemd_code
-    # shellcheck disable=SC2086
-    [ "$systemd_code" != 0 ] || [ -z "$others" ] || tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others
     printf '%s\n%s\n' "$units" "$others" >"$T/asked"
     mark asked 0
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
+    [ -z "$others_job" ] || wait "$others_job"
     answer 0 meta hold fence gpus apps asked units loaded others paths texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
 }

@@ -85,7 +85,6 @@ class Box:
             host.helper_text(),
             **self.constants(),
             HOLD=str(self.root / "hold"),
-            OPEN="'*'",
             UNITS=str(self.root / "units"),
             SESSIONS=str(self.root / "sessions"),
             BOOTED=str(self.root / "booted"),
