@@ -62,6 +62,8 @@ def quote_path(path: str) -> str:
 
 def expand(word: str) -> str:
     """The word with "%%" undone. Raises Unreadable on a specifier, whose value only the host knows."""
+    if "%" not in word:
+        return word
     out: list[str] = []
     at = 0
     while at < len(word):

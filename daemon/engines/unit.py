@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from daemon.domain.spec import ServingSpec
 from daemon.domain.text import duration_s
@@ -129,6 +130,7 @@ def _stop_timeout(launch: Launch, view: ServingSpec) -> str:
     return view.stop.timeout
 
 
+@lru_cache(maxsize=256)  # the same few files are read at every look
 def parse_unit(text: str) -> ParsedUnit:
     """[Service] of one file read as systemd reads it: comments, continued lines, resets, quotes, escapes, "%%"."""
     settings = list(_settings(text))
