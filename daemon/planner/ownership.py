@@ -22,6 +22,7 @@ _ENGINE = re.compile(
 _SCOPE = re.compile(
     r"(docker|libpod|cri-containerd|crio)-[^/]*\.scope|/(lxc|lxc\.payload|machine\.slice|docker|kubepods)[./]"
 )
+_OWN_SCOPE = re.compile(r"(?:/[^/]+\.slice)*/((?:docker|libpod|cri-containerd|crio)-[^/]*\.scope)(?:/|$)")
 _SESSION = re.compile(r"/session-([^/]+)\.scope")
 _UNIT = re.compile(r"[^/]+\.(?:service|scope)$")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh"})
@@ -72,10 +73,8 @@ def attribute(process: Process, ledger: Ledger) -> Ownership:
     home = next((unit for unit in ledger.managed if in_cgroup(process, unit)), None)
     if home is not None:
         return _in_managed_cgroup(process, home, ledger)
-    if _SCOPE.search(process.cgroup):
-        # Units and sessions inside a container are its own: their names say nothing here.
-        return Ownership("foreign", f"in container group {process.cgroup}")
-    foreign = _foreign_home(process, ledger)
+    container = _SCOPE.search(process.cgroup) is not None
+    foreign = _in_container(process, ledger.look) if container else _foreign_home(process, ledger)
     if foreign is not None:
         return foreign
     return _homeless(process, ledger)
@@ -107,6 +106,20 @@ def _between_starts(unit: Unit, look: Observation) -> bool:
     moving = unit.active_state in ("deactivating", "reloading") or unit.sub_state == "auto-restart"
     age_us = look.identity.monotonic_us - unit.state_change_us
     return moving and age_us < max(unit.timeout_stop_us, 1_000_000)
+
+
+def _in_container(process: Process, look: Observation) -> Ownership | None:
+    """A container holds what is in it, whatever its inner units are called; None when its scope is gone (case B20)."""
+    scope = _OWN_SCOPE.match(process.cgroup)
+    if scope is not None:
+        if isinstance(look.other_units, Unknown):
+            return Ownership("unknown", "units could not be read")
+        state = dict(look.other_units).get(scope[1])
+        if state is None:
+            return Ownership("unknown", f"the state of {scope[1]} is not known")
+        if state not in _LIVE:
+            return None
+    return Ownership("foreign", f"in container group {process.cgroup}")
 
 
 def _foreign_home(process: Process, ledger: Ledger) -> Ownership | None:
@@ -142,13 +155,13 @@ def _attended(session: str, sessions: tuple[Session, ...], processes: Mapping[in
 
 def _homeless(process: Process, ledger: Ledger) -> Ownership:
     """Rows five to seven: our mark, then a declared engine that nobody attends, else somebody else's."""
-    marks = dict(process.marks or ())
+    if process.marks is None:
+        return Ownership("unknown", "its environment could not be read")
+    marks = dict(process.marks)
     ours = marks.get("STOKER_STORE") == ledger.store_uid and bool(marks.get("STOKER_SPEC"))
     units = ledger.mark_units.get(marks.get("STOKER_SPEC", ""), ()) if ours else ()
     engine = is_engine(process)
     if not ours and not engine:
-        if process.marks is None:
-            return Ownership("unknown", "its environment could not be read")
         return Ownership("foreign", "not started by Stoker")
     expected = {ledger.uids[name] for name in (units or ledger.uids) if name in ledger.uids}
     if expected and process.uid not in expected:

@@ -61,7 +61,7 @@ def test_what_lives_in_a_container_is_foreign_whatever_its_own_units_are_called(
     proc = driver.box.spawn(WORKER, cgroup, gpus={UUIDS[0]: 9000}, marks=marks)
     world = seen_twice(driver)
     look = replace(world.observation, other_units=(("vllm.service", "inactive"), (UNIT, "inactive"),  # type: ignore
-                                                   ("docker-0123abcd.scope", "inactive"),
+                                                   ("docker-0123abcd.scope", "active"),
                                                    ("machine-web.scope", "inactive")))  # fmt: skip
     world = replace(world, observation=look)
     assert owner(world, proc).owner == "foreign"
