@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from api.cli.connect import SHORT
-from api.cli.text import age, block, fields, heading, labels_text, line, table
+from api.cli.text import age, block, fields, hanging, heading, labels_text, line, table
 from api.client import Client, Refused
 
 
@@ -25,7 +25,12 @@ def describe_host(client: Client, name: str, number: int) -> None:
     ]
     if instances:
         heading("Instances")
-        table(("SPEC", *_INSTANCE), [(owner, *_instance(its)) for owner, its in instances])
+        without = _INSTANCE.index("HOST")
+        rows = [(owner, *_instance(its)) for owner, its in instances]
+        table(
+            ("SPEC", *_INSTANCE[:without], *_INSTANCE[without + 1 :]),
+            [(*row[: without + 1], *row[without + 2 :]) for row in rows],
+        )
     _drift(its for _, its in instances)
     if status.get("unclaimed"):
         heading("Unclaimed units (left alone; apply their manifest to take them back)")
@@ -60,7 +65,7 @@ def describe_spec(client: Client, name: str, number: int) -> None:
         table(_INSTANCE, [_instance(its) for its in instances])
         for its in instances:
             if its.get("message"):
-                line(f"  {its.get('unit')}: {its['message']}")
+                hanging(f"{its.get('unit')}: {its['message']}", indent=2)
     _drift(instances)
     units = {str(its.get("unit")) for its in instances} | set(_units(name, spec))
     for host in dict.fromkeys(host for _, host, _, _ in placements(spec)):
@@ -79,6 +84,11 @@ def placements(spec: dict[str, Any]) -> list[tuple[str, str, str, Any]]:
         gpus = ",".join(map(str, placement.get("gpus", [])))
         found.append((role, placement.get("host", "?"), gpus or "none", over.get("port") or spec.get("port")))
     return found
+
+
+def observed(status: dict[str, Any]) -> bool:
+    """Whether the last look at a host came back: else an empty plan means nothing."""
+    return any(its["type"] == "Observed" and its["status"] == "True" for its in status.get("conditions", []))
 
 
 def event_rows(items: Iterable[dict[str, Any]], *, named: bool) -> Iterator[tuple[object, ...]]:
@@ -119,12 +129,20 @@ def _road(spec: dict[str, Any]) -> tuple[str, str]:
     return ("Road", road)
 
 
+_FIRST = ("Reachable", "Observed", "Ready", "Acting", "GPUsReady", "Stalled", "Progressing")
+
+
 def _conditions(status: dict[str, Any]) -> None:
+    """What decides comes first; a message that was already said is not said again."""
     heading("Conditions")
-    rows = [
-        (its["type"], its["status"], its["reason"], age(its.get("lastTransitionTime")), its.get("message"))
-        for its in status.get("conditions", [])
-    ]
+    said: dict[str, str] = {}
+    rows = []
+    order = {type_: at for at, type_ in enumerate(_FIRST)}
+    for its in sorted(status.get("conditions", []), key=lambda its: (order.get(its["type"], 99), its["type"])):
+        message = its.get("message")
+        first = said.setdefault(message, its["type"]) if message else ""
+        shown = message if first in ("", its["type"]) else f"as {first}"
+        rows.append((its["type"], its["status"], its["reason"], age(its.get("lastTransitionTime")), shown))
     if rows:
         table(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
     else:
@@ -153,7 +171,7 @@ def _plan(status: dict[str, Any], units: set[str] | None, host: str = "") -> Non
     if status.get("withheld"):
         line(f"  not carried out: {status['withheld']}")
     if not plan and not blocked:
-        line("  nothing to do")
+        line("  nothing to do" if observed(status) else "  unknown: the host was not observed")
     if plan:
         rows = [
             (at + 1, its.get("action"), its.get("target"), its.get("reason"), its.get("why"))
@@ -188,7 +206,7 @@ def _instance(its: dict[str, Any]) -> tuple[object, ...]:
         its.get("ready"),
         its.get("reason"),
         its.get("active"),
-        its.get("main_pid"),
+        its.get("main_pid") or None,
     )
 
 
@@ -221,5 +239,6 @@ def _events(client: Client, kind: str, name: str, number: int) -> None:
         line("  none")
     for item in reversed(found):
         count = f" (x{item['count']})" if item.get("count", 1) > 1 else ""
-        line(f"  {age(item['lastTimestamp'])} ago  {item['severity']}  {item['reason']}  {item['message']}{count}")
-        block(item.get("evidence", ""), indent=6)
+        ago = f"{age(item['lastTimestamp'])} ago"
+        hanging(f"{ago:<10}  {item['severity']:<7}  {item['reason']}  {item['message']}{count}", indent=2)
+        block(item.get("evidence", ""), indent=8)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.connect import API_KINDS, SHORT, connect, kind_of
-from api.cli.describe import describe_host, describe_spec, event_rows, placements
-from api.cli.text import age, block, labels_text, line, safe, table
+from api.cli.describe import describe_host, describe_spec, event_rows, observed, placements
+from api.cli.text import age, block, hanging, labels_text, line, safe, table
 from api.client import Client
 from api.manifest import write_yaml
 
@@ -84,22 +84,38 @@ def events(
     if not found:
         line("no events" + (f" for {for_}" if for_ else ""))
     elif not evidence:
-        table(("LAST", "", "OBJECT", "REASON", "MESSAGE"), event_rows(reversed(found), named=True))
+        named = kind is None or not rest
+        head = ("LAST", "", "OBJECT", "REASON", "MESSAGE") if named else ("LAST", "", "REASON", "MESSAGE")
+        table(head, event_rows(reversed(found), named=named))
     else:
         for item in reversed(found):
             who = f"{SHORT.get(item['kind'], item['kind'])}/{item['name']}"
-            line(f"{item['lastTimestamp']}  {item['severity']}  {who}  {item['reason']}  {item['message']}")
-            block(item.get("evidence", ""), indent=4)
+            hanging(
+                f"{item['lastTimestamp']}  {item['severity']}  {who}  {item['reason']}  {item['message']}", indent=0
+            )
+            block(item.get("evidence", ""), indent=6)
 
 
 def doctor(host: str) -> None:
     """Each thing a host needs: ok, or what to do. Changes nothing."""
     with connect() as client:
         checks = client.doctor(host)
-    rows = [(_MARKS[its.get("ok")], its.get("name"), its.get("found"), its.get("remedy")) for its in checks]
-    table(("", "CHECK", "FOUND", "WHAT TO DO"), rows)
+    unseen = [its for its in checks if its.get("ok") is None and not its.get("remedy")]
+    rows = [
+        (_MARKS[its.get("ok")], its.get("name"), f"{its.get('found')}{_to_do(its)}")
+        for its in checks
+        if its not in unseen
+    ]
+    table(("", "CHECK", "FOUND"), rows)
+    for found in dict.fromkeys(str(its.get("found")) for its in unseen):
+        names = ", ".join(str(its.get("name")) for its in unseen if str(its.get("found")) == found)
+        hanging(f"?   {found}: {names}", indent=0)
     if any(its.get("ok") is False for its in checks):
         raise typer.Exit(1)
+
+
+def _to_do(check: dict[str, Any]) -> str:
+    return f"; to do: {check['remedy']}" if check.get("remedy") else ""
 
 
 def history(name: str) -> None:
@@ -152,7 +168,7 @@ def _host_row(item: dict[str, Any], wide: bool) -> tuple[object, ...]:
         item["metadata"]["name"],
         spec.get("mode"),
         _host_status(status),
-        len(status["plan"]) if "plan" in status else "?",
+        len(status["plan"]) if observed(status) else "?",
         seen if declared is None else f"{seen}/{declared}",
         age(item["metadata"].get("creationTimestamp")),
     )

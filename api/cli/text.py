@@ -123,6 +123,14 @@ def block(text: str, *, indent: int) -> None:
             _indented(safe(part), indent, _width(), style="dim")
 
 
+def hanging(text: str, *, indent: int) -> None:
+    """One entry of a list, wrapped; what follows its first line stands deeper."""
+    first, *rest = _wrapped(safe(text), max(_width() - indent - 4, 20))
+    line(" " * indent + first)
+    for more in rest:
+        line(" " * (indent + 4) + more)
+
+
 def _print_rows(
     head: Sequence[str],
     cells: list[list[str]],
