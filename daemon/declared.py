@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from daemon.domain.host import HostSpec
 from daemon.domain.spec import Role, ServingSpec
 from daemon.engines.launch import Peer
+from daemon.planner.desired import unit_name
 from daemon.planner.world import Declared, Record, Retired
 from daemon.store import Store
 from daemon.store.rows import StoredInstance, StoredObject
@@ -70,6 +71,8 @@ def _instances(
         if view.placement is None or view.placement.host != host:
             continue
         row = next((row for row in rows if row.spec_uid == stored.uid and row.role == role), None)
+        if row is not None and row.written_sha256 and row.unit != unit_name(stored.name, role, view.unit):
+            continue  # the unit of the earlier name is retired first, or nobody would ever stop it
         yield Declared(
             spec_name=stored.name,
             spec_uid=stored.uid,
@@ -90,6 +93,7 @@ def record_of(row: StoredInstance) -> Record:
         written_sha256=row.written_sha256,
         written_launch=row.written_launch,
         started_launch=row.extra.get("started", ""),
+        stopped=row.extra.get("started") == "",
         ready_invocation=row.ready_invocation_id,
     )
 

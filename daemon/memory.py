@@ -30,6 +30,7 @@ class HostMemory:
     down_since: dict[str, float] = field(default_factory=dict)
     invocations: dict[str, str] = field(default_factory=dict)
     ours: set[str] = field(default_factory=set)
+    told: dict[str, str] = field(default_factory=dict)  # unit → the invocation whose failure was told
     failures: int = 0
     look: Observation | Unknown | None = None
     looked_at_s: float | None = None

@@ -15,7 +15,7 @@ from daemon.declared import HostDeclaration, declaration
 from daemon.domain.actions import PutUnit, Signal, UnitVerb, kind_of
 from daemon.domain.errors import Conflict, TransportError
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import Fence, Observation, Unknown
+from daemon.domain.observation import Fence, Observation, Unit, Unknown
 from daemon.domain.status import Event, Reason
 from daemon.execute import Done, execute
 from daemon.journal import evidence_of
@@ -284,6 +284,9 @@ class Reconciler:
             before = memory.invocations.get(unit.name)
             memory.invocations[unit.name] = unit.invocation_id
             self._note_down(unit.name, unit.active_state == "active", memory)
+            if unit.active_state == "failed" and memory.told.get(unit.name) != unit.invocation_id:
+                memory.told[unit.name] = unit.invocation_id
+                await self._tell_failed(road, world.name, desired, unit)
             if before == unit.invocation_id:
                 continue
             if unit.name in memory.ours:
@@ -303,6 +306,19 @@ class Reconciler:
             )
             memory.down_since.setdefault(unit.name, self._clock())
             await self._store.add_event(event, self._wall())
+
+    async def _tell_failed(self, road: Asks, host: str, desired: Desired, unit: Unit) -> None:
+        """The end of a unit that systemd does not start again, told once with the journal's evidence."""
+        text, failure = await evidence_of(road, unit.name, unit.invocation_id)
+        event = Event(
+            reason=failure,
+            message=f"{unit.name} on {host} failed: {unit.result}, exit status {unit.exec_main_status}",
+            kind="ServingSpec",
+            name=desired.declared.spec_name,
+            severity="Warning",
+            evidence=text,
+        )
+        await self._store.add_event(event, self._wall())
 
     def _note_down(self, unit: str, active: bool, memory: HostMemory) -> None:
         """A unit that generated and does not run now is down since this look: recovery is measured from here."""

@@ -276,15 +276,18 @@ async def note_action(
 
 
 async def note_started(store: Store, world: World, done: Done) -> None:
-    """Remember which launch was started: a failure of it is its own, one of an earlier launch is not."""
-    if done.result != "ok" or not isinstance(done.action, UnitVerb) or done.action.verb not in ("start", "restart"):
+    """Remember which launch was started (a failure of it is its own, one of an earlier launch is not), or our stop."""
+    action = done.action
+    if done.result != "ok" or not isinstance(action, UnitVerb) or action.verb not in ("start", "restart", "stop"):
         return
-    desired = next((d for d in world.desired if d.unit == done.action.unit), None)
-    rows = await store.instances(world.name, desired.declared.spec_uid) if desired is not None else ()
-    for row in rows:
-        if desired is not None and row.unit == desired.unit and row.extra.get("started") != desired.launch_hash:
+    desired = next((d for d in world.desired if d.unit == action.unit), None)
+    if desired is None:
+        return
+    started = "" if action.verb == "stop" else desired.launch_hash
+    for row in await store.instances(world.name, desired.declared.spec_uid):
+        if row.unit == desired.unit and row.extra.get("started") != started:
             with contextlib.suppress(NotFound):  # deleted meanwhile
-                await store.put_instance(replace(row, extra={**row.extra, "started": desired.launch_hash}))
+                await store.put_instance(replace(row, extra={**row.extra, "started": started}))
 
 
 async def finish_retired(store: Store, world: World, plan: Plan, now: datetime) -> None:

@@ -250,7 +250,7 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
     held = blockers(desired, plan.holders, look, world)
     if held:
         return _wake(_block(plan, desired, held[0][0], "; ".join(detail for _, detail in held)), 1.0)
-    return _add(plan, _verb(unit, "start", _down_reason(unit), f"{unit.name} is {unit.active_state}"))
+    return _add(plan, _verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
 
 
 def _binding(desired: Desired, world: World) -> tuple[Reason, str] | None:
@@ -278,10 +278,11 @@ def _stalled(desired: Desired, unit: Unit, world: World) -> tuple[Reason, str] |
     return None
 
 
-def _down_reason(unit: Unit) -> Reason:
+def _down_reason(desired: Desired, unit: Unit) -> Reason:
+    record = desired.declared.record
     if unit.active_state == "failed":
         return Reason.UNIT_FAILED
-    if unit.inactive_enter_us > 0:
+    if unit.inactive_enter_us > 0 and not (record is not None and record.stopped):
         return Reason.STOPPED_BY_HAND
     return Reason.UNIT_INACTIVE
 

@@ -25,6 +25,7 @@ class Record:
     written_sha256: str = ""
     written_launch: str = ""
     started_launch: str = ""  # the launch hash of the last start or restart that we ordered
+    stopped: bool = False  # the last thing we ordered was a stop
     ready_invocation: str = ""
 
 

@@ -364,6 +364,8 @@ def test_run_false_stops_disables_and_frees_and_run_true_starts_again(daemon: Da
     daemon.put_spec("m", sglang("a", [0, 1]))
     daemon.ready("m")
     assert show(host, "UnitFileState") == "enabled"
+    told = {(e["action"], e["reason"]) for e in daemon.events("m") if e["action"] in ("unit-start", "unit-stop")}
+    assert told == {("unit-start", "UnitInactive"), ("unit-stop", "Stopped")}
 
 
 def test_suspend_leaves_everything_alone(daemon: Daemon, host: TestHost) -> None:
@@ -414,6 +416,9 @@ def test_refused_arguments_stall_the_spec_until_it_changes(daemon: Daemon, host:
     daemon.put_spec("m", sglang("a", [0, 1], args={"bad-flag": True}))
     daemon.reason("m", "InvalidLaunchArgs", 20)
     assert daemon.condition("spec", "m", "Stalled")["status"] == "True"
+    told = [e for e in daemon.events("m") if "exit status 2" in e["message"] and "failed:" in e["message"]]
+    assert [e["reason"] for e in told] == ["InvalidLaunchArgs"], told
+    assert "unrecognized arguments: --bad-flag" in told[0]["evidence"]
     invocation, done = show(host, "InvocationID"), actions(daemon)
     looks(daemon, 4)
     assert (show(host, "InvocationID"), show(host, "NRestarts"), actions(daemon)) == (invocation, "0", done)
