@@ -15,6 +15,7 @@ from daemon.planner.desired import binding_problem
 from daemon.planner.drift import launch_drift
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
+from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
 
 MISSES_BEFORE_NOT_READY = 2
@@ -97,7 +98,7 @@ def _ready(
 
 def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tuple[Truth, Reason, str]:
     """Ready by a generation of this invocation: of now, or as stored (a daemon restart costs no new one)."""
-    proven = record is not None and record.ready_invocation == unit.invocation_id
+    proven = _proven(unit, record)
     if fact is None or fact.invocation != unit.invocation_id:
         return (
             ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
@@ -109,12 +110,19 @@ def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tup
     return "False", fact.reason, fact.message
 
 
+def _proven(unit: Unit, record: Record | None) -> bool:
+    """This invocation has generated, as stored."""
+    return record is not None and bool(unit.invocation_id) and record.ready_invocation == unit.invocation_id
+
+
 def _state(
     desired: Desired, world: World, unit: Unit | None, plan: Plan, ready: Truth, reason: Reason, message: str
 ) -> InstanceState:
     record = desired.declared.record
-    proven = unit is not None and record is not None and unit.running and record.ready_invocation == unit.invocation_id
-    available: Truth = "Unknown" if unit is None else "True" if ready == "True" or proven else "False"
+    proven = unit is not None and unit.running and _proven(unit, record)
+    available: Truth = "True" if ready == "True" or proven else "False"
+    if unit is None or (ready == "Unknown" and unit.running and not proven):
+        available = "Unknown"
     alone = desired.declared.role not in ("prefill", "decode")
     loaded = available if alone and ready != "True" else ready
     return InstanceState(
@@ -217,11 +225,20 @@ def _drifted(drift: Sequence[Drift], states: Sequence[InstanceState]) -> tuple[T
     return "False", Reason.CONVERGED, ""
 
 
+# The command was cut, which may pass (case F03); and what the host itself answered.
+_MAYBE_REACHED = frozenset({Reason.LOOK_INCOMPLETE, Reason.TRANSPORT_LOST, Reason.TRUNCATED})
+_REACHED = frozenset(
+    {Reason.SUDO_DENIED, Reason.UNSUPPORTED_LOGIN_SHELL, Reason.HELPER_MISSING, Reason.HELPER_OUTDATED}
+)
+
+
 def host_conditions(world: World, plan: Plan, generation: int) -> tuple[Condition, ...]:
     """Conditions of a host out of one look."""
     look = world.observation
     if isinstance(look, Unknown):
-        reachable: Truth = "Unknown" if look.reason is Reason.LOOK_INCOMPLETE else "False"
+        reachable: Truth = "Unknown" if look.reason in _MAYBE_REACHED else "False"
+        if look.reason in _REACHED:
+            reachable = "True"
         return (
             Condition("Reachable", reachable, look.reason, look.detail, generation),
             Condition("Observed", "False", look.reason, look.detail, generation),
@@ -232,7 +249,7 @@ def host_conditions(world: World, plan: Plan, generation: int) -> tuple[Conditio
         Condition("Reachable", "True", Reason.OK, "", generation),
         Condition("Observed", "True", Reason.OK, "", generation),
         _gpus_ready(world, look, generation),
-        _clean(plan.holders, look, plan, generation),
+        _clean(world, look, plan, generation),
     )
 
 
@@ -255,25 +272,59 @@ def _gpus_ready(world: World, look: Observation, generation: int) -> Condition:
     return said("True", Reason.OK)
 
 
-def _clean(holders: Holders | Unknown, look: Observation, plan: Plan, generation: int) -> Condition:
+def _clean(world: World, look: Observation, plan: Plan, generation: int) -> Condition:
     def said(truth: Truth, reason: Reason, text: str = "") -> Condition:
         return Condition("Clean", truth, reason, text, generation)
 
+    holders = plan.holders
     if isinstance(holders, Unknown):
         return said("Unknown", holders.reason, holders.detail)
     if isinstance(look.apps, Unknown):
         return said("Unknown", look.apps.reason, look.apps.detail)
-    unkillable = [v for v in plan.clearing.verdicts if v.reason is Reason.UNKILLABLE_PROCESS]
-    if unkillable:
-        return said("False", Reason.UNKILLABLE_PROCESS, f"{unkillable[0].holder.describe()}: {unkillable[0].detail}")
+    for reason in (Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS):
+        stuck = next((v for v in plan.clearing.verdicts if v.reason is reason), None)
+        if stuck is not None:
+            return said("False", reason, f"{stuck.holder.describe()}: {stuck.detail}")
     for owner, reason in (("orphan", Reason.ORPHAN_WORKERS), ("foreign", Reason.FOREIGN_HOLDER)):
         found = [h for h in holders.all if h.ownership.owner.startswith(owner)]
         if found:
             return said("False", reason, "; ".join(h.describe() for h in found)[:1000])
-    if holders.ghosts:
-        uuid, pid, mib = holders.ghosts[0]
-        return said("False", Reason.GHOST_GPU_PROCESS, f"pid {pid} on {uuid} ({mib} MiB) is nobody here")
+    ghost = next((g for g in holders.ghosts if not _may_be_ours(g[0], world, look)), None)
+    if ghost is not None:
+        uuid, pid, _ = ghost
+        return said("False", Reason.GHOST_GPU_PROCESS, f"pid {pid} on {uuid} is nobody here")
     if any(h.ownership.owner == "unknown" for h in holders.all):
         first = next(h for h in holders.all if h.ownership.owner == "unknown")
         return said("Unknown", Reason.OWNERSHIP_UNKNOWN, first.describe())
+    if (unseen := _unattributed(world, look, holders)) is not None:
+        return said(*unseen)
     return said("True", Reason.CLEAN)
+
+
+def _may_be_ours(uuid: str, world: World, look: Observation) -> bool:
+    """A running instance of ours has that card, and the driver's pids are of another namespace than the host's."""
+    return look.identity.container not in ("", "none") and uuid in _live_cards(world, look)
+
+
+def _live_cards(world: World, look: Observation) -> frozenset[str]:
+    """Cards of instances whose main process exists."""
+    units = [(desired, look.unit(desired.unit)) for desired in world.desired]
+    live = [d.gpu_uuids for d, unit in units if unit is not None and not isinstance(unit, Unknown) and unit.running]
+    return frozenset[str]().union(*live)
+
+
+def _unattributed(world: World, look: Observation, holders: Holders) -> tuple[Truth, Reason, str] | None:
+    """Memory of a needed card that nobody seen holds: for a while it may be on its way back (cases B09, B17)."""
+    explained = {uuid for holder in holders.all for uuid, _, _ in holder.gpus} | _live_cards(world, look)
+    needed = frozenset[str]().union(*(desired.gpu_uuids for desired in world.desired)) - explained
+    for gpu in () if isinstance(look.gpus, Unknown) else look.gpus:
+        if gpu.uuid not in needed or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
+            continue
+        if world.now_s - world.memory_since.get(gpu.uuid, world.now_s) < UNEXPLAINED_WAIT_S:
+            return "Unknown", Reason.WAITING_FOR_MEMORY, f"GPU {gpu.index}: memory of a process that is gone"
+        return (
+            "False",
+            Reason.UNATTRIBUTED_GPU_MEMORY,
+            f"GPU {gpu.index}: more than {UNEXPLAINED_MIB} MiB, held by nobody seen",
+        )
+    return None

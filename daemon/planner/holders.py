@@ -31,7 +31,7 @@ class Holder:
     def describe(self) -> str:
         """One line for a person: pid, command, user, GPU and port, and whose it is."""
         command = " ".join(" ".join(self.process.argv).split())[:120] or f"[{self.process.comm}]"
-        held = [f"GPU {index} ({'?' if mib is None else mib} MiB)" for _, index, mib in self.gpus]
+        held = [f"GPU {index}" for _, index, _ in self.gpus]  # no figure that moves: a steady host writes nothing
         held += [f"port {port}" for port in self.ports]
         where = ", ".join(held) or f"the cgroup of {self.unit_group}"
         user = self.process.user or f"uid {self.process.uid}"
@@ -126,7 +126,10 @@ def _processes(look: Observation) -> tuple[Process, ...]:
 
 
 def holders_of(world: World, look: Observation, ledger: Ledger) -> Holders | Unknown:
-    """Every holder of a GPU, a needed port or a managed cgroup; Unknown when an input of it is unknown."""
+    """Every holder of a GPU, a needed port or a managed cgroup; Unknown when an input of it is unknown.
+
+    In an order that does not hang on the order of the tools' rows: it ends up in messages (case G03).
+    """
     for section in (look.processes, look.listeners, look.units):
         if isinstance(section, Unknown):
             return section
@@ -143,14 +146,20 @@ def holders_of(world: World, look: Observation, ledger: Ledger) -> Holders | Unk
         Holder(
             process=ledger.processes[pid],
             ownership=attribute(ledger.processes[pid], ledger),
-            gpus=tuple(gpus.get(pid, ())),
-            ports=tuple(ports.get(pid, ())),
+            gpus=tuple(sorted(gpus.get(pid, ()), key=_by_card)),
+            ports=tuple(sorted(ports.get(pid, ()))),
             unit_group=groups.get(pid, ""),
         )
         for pid in sorted(pids)
         if pid in ledger.processes
     ]
-    return Holders(tuple(found), tuple(ghosts))
+    return Holders(tuple(found), tuple(sorted(ghosts, key=_by_card)))
+
+
+def _by_card(row: tuple[str, int, int | None]) -> tuple[int, str, int]:
+    """Sorts rows of (uuid, index or pid, MiB), where MiB may be unknown."""
+    uuid, number, mib = row
+    return number, uuid, -1 if mib is None else mib
 
 
 def _gpu_holders(

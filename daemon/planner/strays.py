@@ -6,6 +6,7 @@ A process is signalled only when it is an orphan that our policy covers, was see
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ PROTECTED_COMMANDS = frozenset(
         "stoker-host",
     ]
 )
+_KERNEL_NAMES = frozenset(name[:15] for name in PROTECTED_COMMANDS)  # comm holds no more (case B05)
+_MPS_SERVER = "nvidia-cuda-mps-server"
+_STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
     """Signals for the proven, in one action for each signal; nothing when an input is unknown."""
     if isinstance(holders, Unknown):
         return Clearing()
-    mps = any(posixpath.basename(_command(h.process)) == "nvidia-cuda-mps-server" for h in holders.all)
+    mps = _mps_runs(look)
     verdicts: list[Verdict] = []
     send: dict[str, list[Holder]] = {"TERM": [], "CONT": [], "KILL": []}
     for holder in holders.all:
@@ -132,6 +136,15 @@ def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Ve
     return Verdict(holder, Reason.OK, "being cleared")
 
 
+def _mps_runs(look: Observation) -> bool:
+    """Whether an MPS server is among the candidates, whether or not the driver names it on a card (case B15)."""
+    for process in () if isinstance(look.processes, Unknown) else look.processes:
+        name = posixpath.basename(_command(process))
+        if process.state != "Z" and (name == _MPS_SERVER or (not process.argv and name == _MPS_SERVER[:15])):
+            return True
+    return False
+
+
 def _wants(desired: Desired, holder: Holder) -> bool:
     view = desired.declared.view
     if not view.run or view.suspend:
@@ -149,7 +162,7 @@ def _covered(holder: Holder, world: World) -> bool:
 
 def _protected(process: Process, world: World) -> bool:
     command = posixpath.basename(_command(process))
-    if command in PROTECTED_COMMANDS or process.comm in PROTECTED_COMMANDS:
+    if command in PROTECTED_COMMANDS or process.comm in _KERNEL_NAMES:
         return True
     for rule in world.host.protect:
         if rule.command is not None and rule.command == command:
@@ -200,10 +213,10 @@ def blockers(
         return ((holders.reason, f"holders are not known: {holders.detail}"),)
     if desired.gpus and isinstance(look.apps, Unknown):
         return ((look.apps.reason, f"GPU processes are not known: {look.apps.detail}"),)
-    found = [_blocker(h) for h in _in_the_way(desired, holders)]
+    found = [_blocker(h, world, look) for h in _in_the_way(desired, holders)]
     found += [
-        (Reason.GHOST_GPU_PROCESS, f"the driver names pid {pid} on {uuid} ({mib} MiB), which is nobody here")
-        for uuid, pid, mib in holders.ghosts
+        (Reason.GHOST_GPU_PROCESS, f"the driver names pid {pid} on {uuid}, which is nobody here")
+        for uuid, pid, _ in holders.ghosts
         if uuid in desired.gpu_uuids
     ]
     found += [
@@ -231,13 +244,20 @@ def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
         yield holder
 
 
-def _blocker(holder: Holder) -> tuple[Reason, str]:
+def _blocker(holder: Holder, world: World, look: Observation) -> tuple[Reason, str]:
     match holder.ownership.owner:
         case "unknown":
             return Reason.OWNERSHIP_UNKNOWN, holder.describe()
         case "orphan-proven" | "orphan-likely":
-            reason = Reason.DEFUNCT_PROCESS if holder.process.state == "Z" else Reason.ORPHAN_WORKERS
-            return reason, holder.describe()
+            if holder.process.state == "Z":
+                return (
+                    Reason.DEFUNCT_PROCESS,
+                    f"{holder.describe()}; its parent, pid {holder.process.ppid}, must reap it",
+                )
+            verdict = _may_clear(holder, world, look, _mps_runs(look))
+            reason = verdict.reason if verdict.reason in _STUCK else Reason.ORPHAN_WORKERS
+            going = verdict.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)
+            return reason, holder.describe() if going else f"{holder.describe()}; {verdict.detail}"
         case "managed" | "foreign":
             reason = Reason.FOREIGN_HOLDER if holder.gpus else Reason.PORT_IN_USE
             return reason, holder.describe()
@@ -251,9 +271,18 @@ def _unexplained(desired: Desired, holders: Holders, look: Observation, world: W
     for gpu in look.gpus:
         if gpu.uuid not in desired.gpu_uuids or gpu.uuid in explained or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
             continue
-        since = world.memory_since.get(gpu.uuid, world.now_s)
-        if world.now_s - since < UNEXPLAINED_WAIT_S:
+        # Where the driver names no process at all, as in a container, only the unit's own end tells since when.
+        since_s = min(world.now_s - world.memory_since.get(gpu.uuid, world.now_s), _down_for_s(desired, look))
+        if since_s < UNEXPLAINED_WAIT_S:
             yield (
                 Reason.WAITING_FOR_MEMORY,
                 f"GPU {gpu.index} still shows {gpu.memory_used_mib} MiB, held by nobody seen",
             )
+
+
+def _down_for_s(desired: Desired, look: Observation) -> float:
+    """Since when the instance's own unit is down; without end when it never ran."""
+    unit = look.unit(desired.unit)
+    if unit is None or isinstance(unit, Unknown) or unit.inactive_enter_us <= 0:
+        return math.inf
+    return max(0.0, (look.identity.monotonic_us - unit.inactive_enter_us) / 1_000_000)
