@@ -5,13 +5,32 @@ Owned by `controller`, one for each host; changed by `reconcile` and by the prob
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb, kind_of
 from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.planner.plan import Plan
 from daemon.planner.world import Desired, ProbeFact, StrayFact, World
 
 FACTS_KEPT_S = 30.0
+FIRST_WAIT_S = 0.3
+LONGEST_WAIT_S = 300.0
+
+Ground = tuple[object, ...]
+
+
+def ground_of(action: Action) -> Ground:
+    """What makes two actions the same try: kind, target and the ground; not the words of why."""
+    match action:
+        case Signal():
+            return (kind_of(action), action.targets)
+        case PutUnit():
+            return (kind_of(action), action.unit, action.ground_sha256, action.text)
+        case RemoveUnit():
+            return (kind_of(action), action.unit, action.ground_sha256)
+        case UnitVerb():
+            return (kind_of(action), action.unit, action.ground)
 
 
 @dataclass(slots=True)
@@ -32,6 +51,7 @@ class HostMemory:
     ours: set[str] = field(default_factory=set)
     told: dict[str, str] = field(default_factory=dict)  # unit → the invocation whose failure was told
     failures: int = 0
+    tries: dict[Ground, tuple[int, float]] = field(default_factory=dict)
     look: Observation | Unknown | None = None
     looked_at_s: float | None = None
     plan: Plan | None = None
@@ -54,6 +74,33 @@ class HostMemory:
             del self.strays[identity]
             self.stray_seen_s.pop(identity, None)
         self._see_memory(look, now_s)
+
+    def due(self, actions: Sequence[Action], now_s: float) -> tuple[Action, ...]:
+        """Those to carry out now, in order: what was tried on this very ground waits, twice as long each time.
+
+        What comes later for the same unit waits with it. A try that a new plan does not repeat is forgotten.
+        """
+        wanted = {ground_of(action) for action in actions}
+        self.tries = {ground: tried for ground, tried in self.tries.items() if ground in wanted}
+        found, waiting = [], set[str]()
+        for action in actions:
+            unit = "" if isinstance(action, Signal) else action.unit
+            _, again_s = self.tries.get(ground_of(action), (0, now_s))
+            if now_s < again_s or unit in waiting:
+                waiting |= {unit} - {""}
+            else:
+                found.append(action)
+        return tuple(found)
+
+    def note_try(self, action: Action, now_s: float) -> None:
+        """The action is being tried: until when the same is not tried again."""
+        times, _ = self.tries.get(ground_of(action), (0, 0.0))
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(times, 30))
+        self.tries[ground_of(action)] = (times + 1, now_s + wait_s)
+
+    def wait_s(self, now_s: float) -> float | None:
+        """How long until the next try of what waits, None when nothing does."""
+        return min((max(0.1, again_s - now_s) for _, again_s in self.tries.values()), default=None)
 
     def _see_memory(self, look: Observation, now_s: float) -> None:
         """Since when a card shows memory that no row explains."""

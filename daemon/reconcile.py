@@ -26,6 +26,7 @@ from daemon.observe import Wanted, observe
 from daemon.planner.desired import place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
+from daemon.planner.strays import LOOK_GOOD_S
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
 from daemon.store import Store
@@ -102,7 +103,8 @@ class Reconciler:
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
             await finish_retired(self._store, world, plan, self._wall())
-        wake = AGAIN_SOON_S if acted else plan.wake_in_s
+        waits = [s for s in (plan.wake_in_s, memory.wait_s(self._clock()) if plan.actions else None) if s is not None]
+        wake = AGAIN_SOON_S if acted else min(waits, default=None)
         return Pass(wake, plan, world, acted, road)
 
     async def _forget_vanished(self, declared: HostDeclaration) -> None:
@@ -113,11 +115,11 @@ class Reconciler:
 
     async def _look(self, declared: HostDeclaration, memory: HostMemory) -> tuple[Observation | Unknown, Asks | None]:
         name = declared.object.name
-        at_s = self._clock()
         try:
             road = await self._road_to(name, declared.spec)
         except TransportError as error:
             return Unknown(Reason(error.reason), error.message), None
+        at_s = self._clock()
         look = await observe(road, name, wanted(declared), at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1
@@ -198,24 +200,34 @@ class Reconciler:
     async def _act(
         self, declared: HostDeclaration, world: World, plan: Plan, road: Asks | None, memory: HostMemory
     ) -> bool:
-        """Carry the plan out as far as it goes within the pass; whether anything was tried."""
+        """Carry the plan out as far as it goes within the pass; whether anything was tried.
+
+        What fails for one unit ends what follows for that unit; what the road or the host refuses to all ends the plan.
+        """
         if world.withheld is not None or road is None or isinstance(world.observation, Unknown):
             return False
         await self._adopt(declared, world, plan)
         boot_id = world.observation.identity.boot_id
-        deadline = self._clock() + self._limits.pass_s
-        for at, action in enumerate(plan.actions):
-            if at and self._clock() > deadline:
+        due = memory.due(plan.actions, self._clock())
+        stuck = set[str]()
+        for at, action in enumerate(due):
+            late = self._clock() - world.observation.at_s > LOOK_GOOD_S
+            if late or (at and self._clock() > world.now_s + self._limits.pass_s) or await self._store.paused():
                 break
+            if not isinstance(action, Signal) and action.unit in stuck:
+                continue
+            memory.note_try(action, self._clock())
             await self._before(declared, world, action)
             done = await execute(road, action, self._fence, boot_id, self._limits.action_s)
             self._after(world, done, memory)
             retired = {r.record.unit: r.spec_name for r in world.retired}
             await note_action(self._store, world, world.desired, retired, done, self._wall())
             await note_started(self._store, world, done)
-            if done.result != "ok":
+            if done.result == "unknown" or done.reason in (Reason.HELD, Reason.FENCED_OFF):
                 break
-        return bool(plan.actions)
+            if done.result != "ok" and not isinstance(action, Signal):
+                stuck.add(action.unit)
+        return bool(due)
 
     async def _adopt(self, declared: HostDeclaration, world: World, plan: Plan) -> None:
         """A file that already says what is declared is ours from now on, as it is."""
@@ -252,7 +264,7 @@ class Reconciler:
     def _after(self, world: World, done: Done, memory: HostMemory) -> None:
         self._metrics.actions.labels(kind_of(done.action), done.result).inc()
         match done.action:
-            case Signal() if done.result in ("ok", "unknown"):
+            case Signal() if done.result == "ok":  # one that may have been lost is sent again: no KILL without a TERM
                 self._signalled(world, done.action, memory)
             case UnitVerb(verb="restart") if done.result == "ok":
                 self._metrics.restarts.labels("LaunchChanged").inc()

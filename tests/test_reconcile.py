@@ -1,0 +1,246 @@
+"""Whole passes over a box: what is written, what a failing action costs, and what a person's word stops at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from daemon.domain.errors import TransportError
+from daemon.domain.host import HostSpec
+from daemon.domain.observation import Fence
+from daemon.domain.status import Reason
+from daemon.memory import HostMemory
+from daemon.metrics import Metrics, Sample
+from daemon.planner.world import ProbeFact
+from daemon.reconcile import Pass, Reconciler
+from daemon.store import Store
+from tests.box_road import BoxRoad
+from tests.planner.box import UUIDS, Box
+from tests.planner.driving import spec
+
+UNIT = "stoker-m.server.service"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MARKS = (("STOKER_SPEC", "gone"), ("STOKER_STORE", "store"))
+
+pytestmark = pytest.mark.main_job
+
+
+@dataclass
+class Stage:
+    """One host, its store and a daemon that turns when told to. Time is the box's."""
+
+    store: Store
+    road: BoxRoad
+    fence: Fence
+    memory: HostMemory = field(default_factory=HostMemory)
+
+    @property
+    def box(self) -> Box:
+        return self.road.box
+
+    def now(self) -> float:
+        return self.box.ticks / 100
+
+    def wall(self) -> datetime:
+        return NOON + timedelta(seconds=self.now())
+
+    async def put(self, name: str = "m", **more: object) -> None:
+        said = spec(name, **more).model_dump(mode="json")  # type: ignore[arg-type]
+        await self.store.put("ServingSpec", name, said, actor="t", now=NOON)
+
+    async def turn(self, *, step: int = 70, probe: bool = True) -> Pass:
+        reconciler = Reconciler(self.store, self._road_to, Metrics(lambda: Sample([], ())), self.fence,
+                                self.now, self.wall)  # fmt: skip
+        done = await reconciler.reconcile("a", self.memory)
+        assert done is not None
+        for wanted in done.plan.probes if probe else ():
+            self.memory.probes[wanted.unit] = ProbeFact(wanted.invocation, self.now(), True, Reason.GENERATED, "")
+        for question in done.plan.questions:
+            fact = self.memory.strays[question.process]
+            self.memory.strays[question.process] = replace(fact, serves=False, asked_at_s=self.now())
+        self.box.step(step)
+        return done
+
+    async def settle(self) -> None:
+        for _ in range(12):
+            await self.turn()
+
+    async def _road_to(self, name: str, spec: HostSpec) -> BoxRoad:
+        return self.road
+
+    async def ready(self) -> str:
+        found = await self.store.find("ServingSpec", "m")
+        assert found is not None
+        said = await self.store.status("ServingSpec", found.uid)
+        condition = said.condition("Ready") if said is not None else None
+        return condition.status if condition is not None else "none"
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with Store.open(tmp_path / "stoker.db") as store:
+        host = HostSpec.model_validate({"ssh": {"address": "192.0.2.1"}, "mode": "enforce"})
+        await store.put("Host", "a", host.model_dump(mode="json"), actor="t", now=NOON)
+        made = Stage(store, BoxRoad(Box()), await store.begin_run(NOON))
+        await made.put()
+        yield made
+
+
+async def size(store: Store) -> tuple[int, int]:
+    """What a write would change: SQLite's own count of changes of the file, and how many events there are."""
+    number = await store._read(lambda connection: connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+    return int(number), len(await store.events(limit=1000))
+
+
+async def test_a_spec_becomes_a_unit_that_serves(stage: Stage) -> None:
+    await stage.settle()
+    assert stage.road.changes() == ["put-unit", "unit-enable", "unit-start"]
+    assert await stage.ready() == "True"
+
+
+async def test_a_converged_host_with_moving_figures_writes_nothing(stage: Stage) -> None:
+    stage.box.spawn(("python3", "train.py"), "/system.slice/train.service", gpus={UUIDS[3]: 30_000})
+    await stage.settle()
+    before, asked = await size(stage.store), len(stage.road.changes())
+    for figure in range(20):
+        stage.road.used_mib = figure * 37
+        await stage.turn()
+    assert await size(stage.store) == before
+    assert len(stage.road.changes()) == asked
+
+
+@pytest.mark.parametrize("verb", ["put-unit", "unit-enable", "unit-start"])
+async def test_an_action_that_fails_again_and_again_is_tried_less_and_less(stage: Stage, verb: str) -> None:
+    stage.road.fails[verb] = 1
+    for _ in range(60):  # in 42 s
+        await stage.turn()
+    tried = stage.road.asked.count(verb)
+    assert 3 <= tried <= 10
+    stage.road.fails.clear()
+    for _ in range(70):
+        await stage.turn()
+    assert await stage.ready() == "True"
+
+
+async def test_an_action_that_succeeds_without_effect_is_tried_less_and_less(stage: Stage) -> None:
+    await stage.settle()
+    stage.box.units[UNIT].enabled = False
+    stage.box.apply = lambda action: None  # type: ignore[method-assign]
+    for _ in range(60):
+        await stage.turn()
+    assert stage.road.asked.count("unit-enable") <= 1 + 10
+
+
+async def test_a_crash_is_healed_at_once_however_often_it_comes(stage: Stage) -> None:
+    await stage.settle()
+    for _ in range(4):
+        stage.box._end(UNIT, stage.box.units[UNIT], "inactive")
+        begun = len(stage.road.changes())
+        await stage.turn()
+        assert stage.road.changes()[begun:] == ["unit-start"]
+        await stage.settle()
+
+
+async def test_a_pause_ends_a_plan_that_is_being_carried_out(stage: Stage) -> None:
+    paused: list[str] = []
+
+    async def pause_after_put() -> None:
+        await stage.store.set_paused(True, "somebody", NOON)
+
+    real = stage.road.call
+
+    async def call(verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        answer = await real(verb, stdin, timeout_s)
+        if verb == "put-unit" and not paused:
+            paused.append(verb)
+            await pause_after_put()
+        return answer
+
+    stage.road.call = call  # type: ignore[method-assign]
+    await stage.turn()
+    assert stage.road.changes() == ["put-unit"]
+
+
+async def test_a_hold_in_the_middle_of_a_plan_ends_it(stage: Stage) -> None:
+    def hold(verb: str) -> None:
+        if verb == "unit-enable":
+            stage.road.hold = "hands off"
+
+    stage.road.before = hold
+    await stage.turn()
+    await stage.turn()
+    assert stage.road.changes() == ["put-unit", "unit-enable"]
+    assert not stage.box.units[UNIT].enabled
+
+
+async def test_a_term_that_may_not_have_arrived_is_sent_again_and_no_kill_follows_it(stage: Stage) -> None:
+    def lose(verb: str) -> None:
+        if verb == "signal":
+            raise TransportError(Reason.TRANSPORT_LOST, "cut", maybe_done=True)
+
+    marks = (("STOKER_SPEC", "gone"), ("STOKER_STORE", stage.store.uid))
+    stray = stage.box.spawn(("sglang::scheduler",), "/gone", gpus={UUIDS[0]: 9000}, marks=marks, stubborn=True)
+    stage.road.before = lose
+    for _ in range(50):  # 35 s, well beyond the grace
+        await stage.turn()
+    assert stage.road.asked.count("signal") >= 2
+    stage.road.before = lambda verb: None
+    for _ in range(80):
+        await stage.turn()
+        if stage.box.signalled:
+            break
+    assert [signal for signal, _ in stage.box.signalled] == ["TERM"]
+    assert stray.pid in stage.box.procs
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+async def test_a_daemon_that_dies_before_or_after_any_command_loses_nothing(stage: Stage, at: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    count = 0
+
+    def die(verb: str) -> None:
+        nonlocal count
+        if verb not in ("observe", "journal"):
+            count += 1
+            if count == at:
+                raise Killed
+
+    stage.road.before = die
+    with pytest.raises(Killed):
+        await stage.settle()
+    stage.road.before = lambda verb: None
+    stage.memory, stage.fence = HostMemory(), await stage.store.begin_run(NOON)
+    await stage.settle()
+    assert await stage.ready() == "True"
+    assert stage.box.restarts == 0
+
+
+async def test_a_unit_name_that_is_changed_takes_the_old_unit_away_first(stage: Stage) -> None:
+    await stage.settle()
+    await stage.put(unit="other.service")
+    for _ in range(30):
+        await stage.turn()
+    assert UNIT not in stage.box.units
+    assert stage.box.units["other.service"].active == "active"
+    assert await stage.ready() == "True"
+
+
+async def test_what_fails_for_one_unit_keeps_no_other_from_starting(stage: Stage) -> None:
+    await stage.put("z", gpus=(2,), port=30002)
+    real = stage.road.call
+
+    async def call(verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        stage.road.fails = {"put-unit": 1} if f"unit {UNIT}".encode() in stdin else {}
+        return await real(verb, stdin, timeout_s)
+
+    stage.road.call = call  # type: ignore[method-assign]
+    for _ in range(5):
+        await stage.turn()
+    assert stage.box.units["stoker-z.server.service"].active == "active"
+    assert UNIT not in stage.box.units
