@@ -1,81 +1,31 @@
-"""Edges of the main job on real hosts: cut changes, changed ground, one machine twice, engine faults, sudo, persons."""
+"""Edges of the main job on real hosts: cut changes, changed ground, one machine twice, sudo, persons, text."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 from harness import TestHost, bystanders
-from harness.host import GpuHolder
 
 from daemon.domain.actions import PutUnit, Signal, UnitGround, UnitVerb
 from daemon.domain.errors import VerbRefused
 from daemon.domain.host import HostSpec, Ssh
-from daemon.domain.observation import Fence, ProcessId, Unknown
-from daemon.domain.spec import ServingSpec
+from daemon.domain.observation import Fence, ProcessId
 from daemon.domain.status import Reason
 from daemon.execute import Done, execute
-from daemon.planner.desired import place
-from daemon.planner.world import Declared, Desired, Record
 from daemon.ssh import Roads, SshSettings
 from daemon.verbs import ask, fence_text
 from tests.hosts.conftest import MakeHost
+from tests.hosts.edges import PATH, UNIT, actions, argv_of, looks, never_ready, rendered, show
 from tests.hosts.running import ROOT, Daemon, sglang
 
 pytestmark = [pytest.mark.hosts, pytest.mark.main_job]
-UNIT = "stoker-m.server.service"
-PATH = f"/etc/systemd/system/{UNIT}"
 HELPER = "/var/lib/stoker/stoker-host"
 
-
-def show(host: TestHost, name: str) -> str:
-    return host.sh(f"systemctl show {UNIT} -p {name} --value").stdout.strip()
-
-
-def argv_of(host: TestHost, pid: object) -> list[str]:
-    return host.sh(f"tr '\\0' '\\n' </proc/{pid}/cmdline", check=False).stdout.splitlines()
-
-
-def actions(daemon: Daemon, name: str = "m") -> list[str]:
-    """Commands that changed a host for that object, newest first."""
-    kinds = ("unit-", "put-unit", "remove-unit", "signal-")
-    return [e["action"] for e in daemon.events(name) if e["action"].startswith(kinds)]
-
-
-def looks(daemon: Daemon, count: int = 3) -> None:
-    """Waits until so many further reconciles have ended."""
-    before = daemon.metric("stoker_reconcile_total", result="ok")
-    daemon.wait(lambda: daemon.metric("stoker_reconcile_total", result="ok") >= before + count, "looks", 20)
-
-
-def never_ready(daemon: Daemon, seconds: float) -> set[str]:
-    """Watches a spec for so long; gives the reasons it showed. Fails when it is Ready at any moment."""
-    seen, end = set[str](), time.monotonic() + seconds
-    while time.monotonic() < end:
-        said = daemon.condition("spec", "m", "Ready")
-        assert said["status"] != "True", said
-        seen.add(said["reason"])
-        time.sleep(0.1)
-    return seen
-
-
 # ---- a put-unit cut between its file and the reload ----
-
-
-def rendered(daemon: Daemon, host: TestHost, spec: dict[str, Any]) -> Desired:
-    """What the daemon writes for that spec, by its own planner."""
-    found, view = daemon.get_spec("m"), ServingSpec.model_validate(spec)
-    cards = [tuple(line.split(", ")) for line in host.sh("nvidia-smi --query-gpu=index,uuid --format=csv,noheader")
-             .stdout.splitlines()]  # fmt: skip
-    record = Record(UNIT, PATH, tuple((int(index), uuid) for index, uuid in cards))
-    declared = Declared("m", found["metadata"]["uid"], 2, "server", view, view, record)
-    placed = place(declared, Unknown(Reason.NOT_OBSERVED_YET), host.read("/var/lib/stoker/fence").split()[0])
-    assert isinstance(placed, Desired)
-    return placed
 
 
 def test_d_an_engine_killed_between_file_and_reload_is_never_ready_with_old_arguments(
@@ -229,74 +179,6 @@ def test_g_two_host_objects_that_are_one_machine_the_second_does_nothing(daemon:
     assert daemon.condition("spec", "n", "Ready")["status"] != "True"
     assert daemon.condition("host", "a", "Acting")["status"] == "True"
     assert show(host, "InvocationID") == before["invocation"]
-
-
-# ---- engines that fail ----
-
-
-@pytest.mark.parametrize("fault", [{"STANDIN_CRASH_FIRST": "1"}, {"STANDIN_CRASH_ABOVE": "8"}], ids=["first", "block"])
-def test_an_engine_that_crashes_when_it_generates_is_never_ready(
-    daemon: Daemon, host: TestHost, fault: dict[str, str]
-) -> None:
-    daemon.put_host("a", host)
-    daemon.put_spec("m", sglang("a", [0, 1], env=fault))
-    daemon.wait(lambda: any("draft_attn_backend" in e["evidence"] for e in daemon.events("m")), "the crash", 20, "m")
-    reasons = never_ready(daemon, 6)
-    assert reasons & {"UnitRestarting", "ConnectionRefused", "ProbePending", "WaitingInGate"}, reasons
-    told = next(e for e in daemon.events("m") if "draft_attn_backend" in e["evidence"])
-    assert (told["reason"], told["severity"]) == ("EngineCrashed", "Warning")
-    assert "unit-restart" not in actions(daemon)
-
-
-def test_an_engine_that_hangs_with_health_fine_is_never_ready_and_not_restarted(daemon: Daemon, host: TestHost) -> None:
-    daemon.put_host("a", host)
-    hangs = sglang("a", [0, 1], env={"STANDIN_HANG": "1"}, readiness={"period": "2s", "timeout": "2s"})
-    daemon.put_spec("m", hangs)
-    daemon.reason("m", "GenerationTimeout", 20)
-    first = show(host, "InvocationID")
-    assert never_ready(daemon, 6) == {"GenerationTimeout"}
-    assert host.sh("curl -s -o /dev/null -w '%{http_code}' 127.0.0.1:30001/health").stdout == "200"
-    assert show(host, "InvocationID") == first
-    assert actions(daemon) == ["unit-start", "unit-enable", "put-unit"]
-
-
-def test_an_engine_that_dies_while_loading_is_never_ready_and_the_cause_is_told(daemon: Daemon, host: TestHost) -> None:
-    daemon.put_host("a", host)
-    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
-    daemon.put_spec("m", sglang("a", [0, 1], env={"STANDIN_LOAD_FAIL": text}))
-    daemon.wait(lambda: any(e["reason"] == "OutOfGPUMemory" for e in daemon.events("m")), "the cause", 20, "m")
-    told = next(e for e in daemon.events("m") if e["reason"] == "OutOfGPUMemory")
-    assert text in told["evidence"]
-    never_ready(daemon, 3)
-    assert "unit-restart" not in actions(daemon)
-
-
-def test_an_engine_that_loads_silently_is_ready_only_when_it_has_loaded(daemon: Daemon, host: TestHost) -> None:
-    daemon.put_host("a", host)
-    daemon.put_spec("m", sglang("a", [0, 1], env={"STANDIN_LOAD_SILENT": "1", "STANDIN_LOAD_S": "8"}))
-    daemon.reason("m", "ConnectionRefused", 20)
-    assert never_ready(daemon, 3) <= {"ConnectionRefused", "ProbePending"}
-    daemon.ready("m", 20)
-    assert actions(daemon) == ["unit-start", "unit-enable", "put-unit"]
-
-
-def test_vllm_runs_and_after_a_kill_of_its_launcher_systemd_clears_its_cgroup(daemon: Daemon, host: TestHost) -> None:
-    daemon.put_host("a", host)
-    engine = {"name": "vllm", "python": "/opt/venv/bin/python"}
-    daemon.put_spec("m", sglang("a", [0, 1], engine=engine))
-    before = daemon.ready("m")
-    assert argv_of(host, before["main_pid"])[:4] == ["/opt/venv/bin/python", "/opt/venv/bin/vllm", "serve", "/models/m"]
-    workers = {holder.pid for holder in _holders(host, "VLLM::")}
-    assert workers
-    host.sh(f"kill -KILL {before['main_pid']}")
-    daemon.wait(lambda: daemon.instance("m").get("invocation") != before["invocation"], "a new invocation", 20, "m")
-    daemon.ready("m")
-    assert not workers & {holder.pid for holder in host.gpu_holders()}
-    assert {a for a in actions(daemon) + actions(daemon, "a")} == {"put-unit", "unit-enable", "unit-start"}
-
-
-def _holders(host: TestHost, title: str) -> list[GpuHolder]:
-    return [holder for holder in host.gpu_holders() if holder.name.startswith(title)]
 
 
 # ---- users with sudo ----
