@@ -35,7 +35,7 @@ from daemon.record import end_deletion
 from daemon.settings import Settings, monotonic, wall_clock
 from daemon.ssh import Road, Roads, SshSettings
 from daemon.store import Store
-from daemon.store.rows import Change
+from daemon.store.rows import Change, StoredInstance
 from daemon.verbs import Asks
 from daemon.workqueue import WorkQueue
 
@@ -297,12 +297,14 @@ class Controller:
         if since is not None:
             self.metrics.recovery_seconds.observe(self._clock() - since)
         one = desired.declared
-        for row in await self._store.instances(name, one.spec_uid):
-            if row.role == one.role and row.ready_invocation_id != invocation:
-                now = self._wall()
-                await self._store.put_instance(
-                    replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
-                )
+        now = self._wall()
+
+        def ready(row: StoredInstance) -> StoredInstance:
+            if row.ready_invocation_id == invocation:
+                return row
+            return replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
+
+        await self._store.change_instance(one.spec_uid, one.role, name, ready)
 
     async def _ask_serves(self, name: str, memory: HostMemory, prober: Prober, question: ServeQuestion) -> None:
         try:

@@ -100,7 +100,7 @@ class HostMemory:
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until the next try of what waits, None when nothing does."""
-        return min((max(0.1, again_s - now_s) for _, again_s in self.tries.values()), default=None)
+        return min((again_s - now_s for _, again_s in self.tries.values() if again_s > now_s), default=None)
 
     def _see_memory(self, look: Observation, now_s: float) -> None:
         """Since when a card shows memory that no row explains."""

@@ -99,11 +99,15 @@ class Reconciler:
         plan = decide(world)
         memory.look, memory.plan, memory.world = look, plan, world
         await self._note_turns(world, plan, memory, road)
-        acted = await self._act(declared, world, plan, road, memory)
+        acted = await self._act(world, plan, road, memory)
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
             await finish_retired(self._store, world, plan, self._wall())
-        waits = [s for s in (plan.wake_in_s, memory.wait_s(self._clock()) if plan.actions else None) if s is not None]
+        waits = [
+            s
+            for s in (plan.wake_in_s, memory.wait_s(self._clock()) if world.withheld is None else None)
+            if s is not None
+        ]
         wake = AGAIN_SOON_S if acted else min(waits, default=None)
         return Pass(wake, plan, world, acted, road)
 
@@ -197,16 +201,14 @@ class Reconciler:
         same = (kept.machine_id, kept.container) == (now.machine_id, now.container)
         return None if same else Reason.HOST_IDENTITY_CHANGED
 
-    async def _act(
-        self, declared: HostDeclaration, world: World, plan: Plan, road: Asks | None, memory: HostMemory
-    ) -> bool:
+    async def _act(self, world: World, plan: Plan, road: Asks | None, memory: HostMemory) -> bool:
         """Carry the plan out as far as it goes within the pass; whether anything was tried.
 
         What fails for one unit ends what follows for that unit; what the road or the host refuses to all ends the plan.
         """
         if world.withheld is not None or road is None or isinstance(world.observation, Unknown):
             return False
-        await self._adopt(declared, world, plan)
+        await self._adopt(world, plan)
         boot_id = world.observation.identity.boot_id
         due = memory.due(plan.actions, self._clock())
         stuck = set[str]()
@@ -217,7 +219,7 @@ class Reconciler:
             if not isinstance(action, Signal) and action.unit in stuck:
                 continue
             memory.note_try(action, self._clock())
-            await self._before(declared, world, action)
+            await self._before(world, action)
             done = await execute(road, action, self._fence, boot_id, self._limits.action_s)
             self._after(world, done, memory)
             retired = {r.record.unit: r.spec_name for r in world.retired}
@@ -229,37 +231,40 @@ class Reconciler:
                 stuck.add(action.unit)
         return bool(due)
 
-    async def _adopt(self, declared: HostDeclaration, world: World, plan: Plan) -> None:
+    async def _adopt(self, world: World, plan: Plan) -> None:
         """A file that already says what is declared is ours from now on, as it is."""
         for desired in world.desired:
             digest = plan.adopted.get(desired.unit)
             if digest is not None:
-                await self._store.put_instance(self._row(declared, world, desired, digest))
+                await self._remember(world, desired, digest)
 
-    async def _before(self, declared: HostDeclaration, world: World, action: object) -> None:
+    async def _before(self, world: World, action: object) -> None:
         """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
         if isinstance(action, PutUnit):
             desired = next(d for d in world.desired if d.unit == action.unit)
-            await self._store.put_instance(self._row(declared, world, desired, file_sha256(action.text)))
+            await self._remember(world, desired, file_sha256(action.text))
         elif isinstance(action, UnitVerb) and action.verb in ("restart", "stop"):
             kind = kind_of(action)
             await self._store.note_correction(action.unit, kind, str(action.reason), self._wall(), host=world.name)
 
-    def _row(self, declared: HostDeclaration, world: World, desired: Desired, digest: str) -> StoredInstance:
+    async def _remember(self, world: World, desired: Desired, digest: str) -> None:
+        """The unit, its cards and what its file is from now on; what others noted of the instance stays."""
         one = desired.declared
-        row = declared.row(one.spec_uid, one.role)
-        if row is None:
-            row = StoredInstance(
-                spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path
-            )
-        return replace(
-            row,
-            unit=desired.unit,
-            path=desired.path,
-            gpus=desired.gpus,
-            written_sha256=digest,
-            written_launch=desired.launch_hash,
+        new = StoredInstance(
+            spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path
         )
+
+        def written(row: StoredInstance) -> StoredInstance:
+            return replace(
+                row,
+                unit=desired.unit,
+                path=desired.path,
+                gpus=desired.gpus,
+                written_sha256=digest,
+                written_launch=desired.launch_hash,
+            )
+
+        await self._store.change_instance(one.spec_uid, one.role, world.name, written, new=new)
 
     def _after(self, world: World, done: Done, memory: HostMemory) -> None:
         self._metrics.actions.labels(kind_of(done.action), done.result).inc()

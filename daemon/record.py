@@ -6,7 +6,7 @@ Called by `reconcile` and by the probe tasks; decides nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -66,7 +66,12 @@ async def _write_retired(store: Store, retired: Retired, world: World) -> None:
     for row in await store.instances(world.name, retired.spec_uid):
         if row.unit == retired.record.unit and "state" in row.extra:
             state = retired_state(retired, state_from_json(row.extra["state"]), world)
-            await store.put_instance(replace(row, extra={**row.extra, "state": state_json(state)}))
+            await store.change_instance(row.spec_uid, row.role, row.host, _with("state", state_json(state)))
+
+
+def _with(key: str, value: object) -> Callable[[StoredInstance], StoredInstance]:
+    """One thing noted beside the rest, which probe tasks change at the same time."""
+    return lambda row: replace(row, extra={**row.extra, key: value})
 
 
 def _unit_of(declared: Declared, world: World) -> str:
@@ -93,7 +98,7 @@ async def _write_instance(
     current = next((r for r in await store.instances(world.name, spec_uid) if r.role == state.role), row)
     before = current.extra.get("state", {})
     said = state_json(state)
-    await store.put_instance(replace(current, extra={**current.extra, "state": said}))
+    await store.change_instance(spec_uid, state.role, world.name, _with("state", said), new=row)
     if (before.get("ready"), before.get("reason")) != (said["ready"], said["reason"]):
         good = state.ready == "True"
         text = f"{state.unit} on {world.name}: Ready {state.ready}, {state.reason}"
@@ -287,7 +292,7 @@ async def note_started(store: Store, world: World, done: Done) -> None:
     for row in await store.instances(world.name, desired.declared.spec_uid):
         if row.unit == desired.unit and row.extra.get("started") != started:
             with contextlib.suppress(NotFound):  # deleted meanwhile
-                await store.put_instance(replace(row, extra={**row.extra, "started": started}))
+                await store.change_instance(row.spec_uid, row.role, row.host, _with("started", started))
 
 
 async def finish_retired(store: Store, world: World, plan: Plan, now: datetime) -> None:

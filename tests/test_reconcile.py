@@ -244,3 +244,34 @@ async def test_what_fails_for_one_unit_keeps_no_other_from_starting(stage: Stage
         await stage.turn()
     assert stage.box.units["stoker-z.server.service"].active == "active"
     assert UNIT not in stage.box.units
+
+
+async def test_a_generation_noted_during_a_pass_is_not_lost_and_takes_nothing_back(stage: Stage) -> None:
+    """A probe task stores its generation while the pass writes the unit: both stay."""
+    await stage.settle()
+    await stage.put(contextLength=4096)
+    (row,) = await stage.store.instances("a")
+    real = stage.road.call
+
+    async def call(verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        if verb == "unit-restart":
+            await stage.store.change_instance(
+                row.spec_uid, row.role, "a", lambda one: replace(one, ready_invocation_id="b" * 32)
+            )
+        return await real(verb, stdin, timeout_s)
+
+    stage.road.call = call  # type: ignore[method-assign]
+    await stage.turn()
+    (now,) = await stage.store.instances("a")
+    assert now.ready_invocation_id == "b" * 32
+    assert now.written_launch != row.written_launch
+    assert now.extra["started"] == now.written_launch
+
+
+async def test_a_host_that_is_held_after_a_try_is_looked_at_no_more_often_than_another(stage: Stage) -> None:
+    stage.road.fails["unit-start"] = 1
+    for _ in range(5):
+        await stage.turn()
+    stage.road.hold = "hands off"
+    await stage.turn()
+    assert (await stage.turn()).wake_in_s is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,12 +24,39 @@ class Instances(Database):
         if instance in await self.instances(instance.host, instance.spec_uid):
             return False
 
+        await self._write(lambda tx: _put_instance(tx, instance))
+        return True
+
+    async def change_instance(
+        self,
+        spec_uid: str,
+        role: str,
+        host: str,
+        change: Callable[[StoredInstance], StoredInstance],
+        *,
+        new: StoredInstance | None = None,
+    ) -> bool:
+        """Store what `change` makes of the instance, read and written in one transaction; whether it differed.
+
+        `new` is changed where there is none; without it nothing is made. `change` may be called twice. NotFound when
+        the spec is gone and something would be stored.
+        """
+
+        def wanted(connection: Connection) -> StoredInstance | None:
+            key = (instances.c.spec_uid == spec_uid, instances.c.role == role, instances.c.host == host)
+            row = connection.execute(select(instances).where(*key)).one_or_none()
+            found = new if row is None else _instance(row)
+            changed = None if found is None else change(found)
+            return None if row is not None and changed == found else changed
+
+        if await self._read(wanted) is None:
+            return False
+
         def body(tx: Tx) -> bool:
-            _check_owner(tx, instance.spec_uid)
-            values = {column.name: getattr(instance, column.name) for column in instances.c}
-            tx.connection.execute(insert(instances).prefix_with("OR REPLACE").values(values))
-            remember_place(tx, instance.spec_uid, instance.host, instance.unit)
-            return True
+            changed = wanted(tx.connection)
+            if changed is not None:
+                _put_instance(tx, changed)
+            return changed is not None
 
         return await self._write(body)
 
@@ -88,6 +115,13 @@ class Instances(Database):
             return kept
 
         return await self._write(body)
+
+
+def _put_instance(tx: Tx, instance: StoredInstance) -> None:
+    _check_owner(tx, instance.spec_uid)
+    values = {column.name: getattr(instance, column.name) for column in instances.c}
+    tx.connection.execute(insert(instances).prefix_with("OR REPLACE").values(values))
+    remember_place(tx, instance.spec_uid, instance.host, instance.unit)
 
 
 def _fills(old: HostIdentity, seen: HostIdentity) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -128,3 +129,28 @@ async def test_second_host_with_one_identity_is_refused_by_name(
 async def test_identity_of_a_host_that_is_gone_is_refused(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.note_identity("no-such-uid", "m1", "none", [], at(0))
+
+
+async def test_two_changes_of_one_instance_at_once_both_stay(store: Store) -> None:
+    """A whole row written back by one task would take away what another noted meanwhile."""
+    uid = await made(store, "ServingSpec", "m")
+    new = StoredInstance(spec_uid=uid, role="server", host="a", unit="u.service", path="/u")
+    await store.put_instance(new)
+    await asyncio.gather(
+        *(
+            store.change_instance(
+                uid,
+                "server",
+                "a",
+                lambda row, n=number: replace(row, extra={**row.extra, str(n): n}),  # type: ignore[misc]
+            )
+            for number in range(20)
+        )
+    )
+    (row,) = await store.instances("a")
+    assert row.extra == {str(number): number for number in range(20)}
+    assert not await store.change_instance(uid, "server", "a", lambda row: row)
+    assert not await store.change_instance(uid, "decode", "a", lambda row: replace(row, unit="x.service"))
+    assert await store.change_instance(uid, "decode", "a", lambda row: row, new=replace(new, role="decode"))
+    with pytest.raises(NotFound):
+        await store.change_instance("none", "server", "a", lambda row: row, new=replace(new, spec_uid="none"))
