@@ -92,8 +92,18 @@ def _ready(
     if unit.active_state != "active":
         if blocked is not None:
             return "False", blocked.reason, blocked.detail
-        return "False", Reason.STARTING, f"the unit is {unit.active_state}/{unit.sub_state}"
+        return _down(unit, world)
     return _generated(unit, world.probes.get(unit.name), desired.declared.record)
+
+
+def _down(unit: Unit, world: World) -> tuple[Truth, Reason, str]:
+    """A unit that is being brought up; or what it is, where nothing may be changed."""
+    text = f"the unit is {unit.active_state}/{unit.sub_state}"
+    if world.withheld is None or unit.active_state not in ("inactive", "failed"):
+        return "False", Reason.STARTING, text
+    down = Reason.UNIT_FAILED if unit.active_state == "failed" else Reason.UNIT_INACTIVE
+    reason = Reason.UNIT_NOT_FOUND if unit.load_state == "not-found" else down
+    return "False", reason, f"{text}; nothing is changed: {world.withheld}"
 
 
 def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tuple[Truth, Reason, str]:

@@ -157,15 +157,17 @@ def _settle_file(plan: Plan, desired: Desired, unit: Unit, drift: tuple[Drift, .
     if (others := _others_dropins(desired, unit)) and not unit.need_daemon_reload and _file_is_right(wrong):
         return _block(plan, desired, Reason.DRIFT_CONTESTED, f"{others} changes what Stoker wrote; remove it"), False
     launch = any(d.launch for d in wrong)
-    why = ", ".join(f"{d.layer} {d.field}" for d in wrong[:4])
+    absent = unit.file is not None and unit.file.text is None
+    why = "does not exist" if absent else "differs: " + ", ".join(f"{d.layer} {d.field}" for d in wrong[:4])
+    reason = Reason.LAUNCH_CHANGED if launch else Reason.UNIT_DRIFT
     put = PutUnit(
         unit=unit.name,
         path=desired.path,
         text=desired.text,
         gate=desired.gate,
         ground_sha256=(unit.file.sha256 if unit.file is not None else None) or "",
-        why=f"differs: {why}",
-        reason=Reason.LAUNCH_CHANGED if launch else Reason.UNIT_DRIFT,
+        why=why,
+        reason=Reason.UNIT_NOT_FOUND if absent else reason,
     )
     return _add(plan, put), launch
 
@@ -274,8 +276,15 @@ def _stalled(desired: Desired, unit: Unit, world: World) -> tuple[Reason, str] |
     if unit.active_state == "failed" and unit.exec_main_status == 2 and unit.result == "exit-code":
         return Reason.INVALID_LAUNCH_ARGS, "the engine refused its arguments (exit status 2); change the spec"
     if unit.result == "start-limit-hit":
-        return Reason.START_LIMIT_HIT, f"{unit.restarts} restarts; fix the cause, then `systemctl reset-failed`"
+        last = _last_exit(unit)
+        return Reason.START_LIMIT_HIT, f"{unit.restarts} restarts, {last}; fix the cause, then `systemctl reset-failed`"
     return None
+
+
+def _last_exit(unit: Unit) -> str:
+    """How the last main process ended: exit status 0 is no success of a server (case D23)."""
+    how = {2: "killed by signal", 3: "dumped core on signal"}.get(unit.exec_main_code, "exited with status")
+    return f"the last process {how} {unit.exec_main_status}"
 
 
 def _down_reason(desired: Desired, unit: Unit) -> Reason:
