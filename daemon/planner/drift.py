@@ -14,6 +14,7 @@ from daemon.engines.launch import argv_runs
 from daemon.engines.unit import parse_unit
 from daemon.planner.world import Desired
 
+_POLICIES = ("StartLimitIntervalSec", "StartLimitBurst", "TimeoutStopSec", "RestartSec")
 _OURS = ("STOKER_STORE", "STOKER_SPEC", "STOKER_LAUNCH")
 
 
@@ -44,12 +45,28 @@ def file_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
         parsed.user or "",
         parsed.working_directory or "",
     )
+    found = found or _policy_drift(desired, unit.file.text)
     record = desired.declared.record
     if not found and record is not None and record.written_sha256:
         known = (record.written_sha256, file_sha256(desired.text))
         if unit.file.sha256 not in known:
             return (Drift(desired.unit, "file", "text", record.written_sha256[:12], (unit.file.sha256 or "")[:12]),)
     return found
+
+
+def _policy_drift(desired: Desired, text: str) -> tuple[Drift, ...]:
+    """What the spec declares for systemd beside the launch: written and reloaded, never a restart."""
+    declared, observed = _policies(desired.text), _policies(text)
+    return tuple(
+        Drift(desired.unit, "file", key, _short(declared.get(key)), _short(observed.get(key)))
+        for key in _POLICIES
+        if declared.get(key) != observed.get(key)
+    )
+
+
+def _policies(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, equals, value in pairs if equals and key in _POLICIES}
 
 
 def loaded_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:

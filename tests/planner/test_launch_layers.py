@@ -166,3 +166,15 @@ def test_another_process_on_the_port_ends_ready_at_the_first_answer(reason: Reas
     assert ready(driver) == ("False", reason)
     driver.probes[UNIT] = replace(fact, ok=False, reason=Reason.GENERATION_TIMEOUT, failures=1)
     assert ready(driver)[0] == "True"
+
+
+@pytest.mark.parametrize(
+    "more", [{"stop": {"timeout": "90s"}}, {"restart": {"delay": "9s"}}, {"restart": {"startLimitBurst": 3}}]
+)
+def test_what_the_spec_declares_for_systemd_is_written_without_a_restart(more: dict[str, object]) -> None:
+    driver = settled()
+    driver.specs["m"] = spec(**more)
+    assert changes(driver.turn()) == ["PutUnit"]
+    assert driver.settle().actions == ()
+    assert driver.box.restarts == 0
+    assert ready(driver) == ("True", Reason.GENERATED)
