@@ -101,6 +101,13 @@ def test_holder_keeps_it_closed_and_is_named(gate: Gate, holder: int) -> None:
     assert rest.splitlines()[-1].startswith("stoker gate: opens after waiting")
 
 
+def test_a_unit_that_is_given_another_card_while_it_waits_waits_for_that_one(gate: Gate, holder: int) -> None:
+    gate.apps(f"{CARD}, {holder}, python3, 21090\n")
+    with gate.waiting() as (_, process):
+        gate.manifest("gpu 1 GPU-other\n")
+        assert process.wait(timeout=20) == 0
+
+
 def test_it_says_again_for_whom_it_waits(gate: Gate, holder: int) -> None:
     gate.apps(f"{CARD}, {holder}, python3, 21090\n")
     with gate.waiting() as (said, process):
