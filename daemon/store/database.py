@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, StatementError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from daemon.domain.errors import StoreError
 from daemon.store.files import BUSY_TIMEOUT_S
@@ -51,6 +51,7 @@ class Database:
         self._max_events = max_events
         self._writer = _writer(path)
         self._reader = _reader(path)
+        self._threads = ThreadPoolExecutor(READERS + 1, "store")  # a body runs in one; started when first needed
         self._turn = asyncio.Lock()
         self._reading = asyncio.Semaphore(READERS)
         self._listeners: set[Subscription] = set()
@@ -68,12 +69,13 @@ class Database:
     async def _close(self) -> None:
         self._closed = True
         async with self._turn:
-            await self._writer.dispose()
+            await asyncio.to_thread(self._writer.dispose)
         for _ in range(READERS):
             await self._reading.acquire()
-        await self._reader.dispose()
+        await asyncio.to_thread(self._reader.dispose)
         for _ in range(READERS):
             self._reading.release()
+        self._threads.shutdown(wait=False)
 
     # In both, the shielded task is held by whatever it waits for, and frees the turn itself: its caller may be gone.
 
@@ -88,8 +90,7 @@ class Database:
     async def _look(self, body: Callable[[Connection], T]) -> T:
         try:
             self._check_open()
-            async with self._reader.connect() as connection:
-                return await connection.run_sync(body)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._looked, body)
         except StatementError as err:
             raise self._failed(err) from err
         finally:
@@ -98,9 +99,8 @@ class Database:
     async def _commit(self, body: Callable[[Tx], T]) -> T:
         try:
             self._check_open()
-            changes: list[Change] = []
-            async with self._writer.begin() as connection:
-                result = await connection.run_sync(lambda plain: body(Tx(plain, changes)))
+            work = asyncio.get_running_loop().run_in_executor(self._threads, self._committed, body)
+            result, changes = await work
             for listener in tuple(self._listeners):
                 listener.publish(changes)
             return result
@@ -108,6 +108,16 @@ class Database:
             raise self._failed(err) from err
         finally:
             self._turn.release()
+
+    def _looked(self, body: Callable[[Connection], T]) -> T:
+        with self._reader.connect() as connection:
+            return body(connection)
+
+    def _committed(self, body: Callable[[Tx], T]) -> tuple[T, list[Change]]:
+        with self._writer.begin() as connection:
+            tx = Tx(connection)
+            result = body(tx)
+        return result, tx.changes
 
     def _check_open(self) -> None:
         if self._closed:
@@ -130,31 +140,31 @@ def snapshot(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql("ROLLBACK")
 
 
-def _writer(path: Path) -> AsyncEngine:
+def _writer(path: Path) -> Engine:
     engine = _engine(path, 1)
 
     def begun(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    event.listen(engine.sync_engine, "begin", begun)
+    event.listen(engine, "begin", begun)
     _set_up(engine)
     return engine
 
 
-def _reader(path: Path) -> AsyncEngine:
-    # Each call of the driver crosses threads: a single SELECT without BEGIN and ROLLBACK costs half.
+def _reader(path: Path) -> Engine:
+    # A single SELECT needs no BEGIN and ROLLBACK around it.
     engine = _engine(path, READERS, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
     _set_up(engine, "PRAGMA query_only=ON")
     return engine
 
 
-def _engine(path: Path, size: int, **options: Any) -> AsyncEngine:
-    url = URL.create("sqlite+aiosqlite", database=str(path))
+def _engine(path: Path, size: int, **options: Any) -> Engine:
+    url = URL.create("sqlite", database=str(path))
     waits = {"timeout": BUSY_TIMEOUT_S}
-    return create_async_engine(url, pool_size=size, max_overflow=0, connect_args=waits, **options)
+    return create_engine(url, pool_size=size, max_overflow=0, connect_args=waits, **options)
 
 
-def _set_up(engine: AsyncEngine, *pragmas: str) -> None:
+def _set_up(engine: Engine, *pragmas: str) -> None:
     def connected(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # sqlite3 would begin by itself, late and deferred
         cursor = connection.cursor()
@@ -162,4 +172,4 @@ def _set_up(engine: AsyncEngine, *pragmas: str) -> None:
             cursor.execute(pragma)
         cursor.close()
 
-    event.listen(engine.sync_engine, "connect", connected)
+    event.listen(engine, "connect", connected)
