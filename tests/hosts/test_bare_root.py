@@ -44,6 +44,18 @@ git config --global --add safe.directory /repository
 git clone --quiet /repository stoker
 cd stoker
 """
+INSTALL = """\
+python3 -m venv ~/installed
+~/installed/bin/pip install --quiet .
+PYTHONPATH=. ~/installed/bin/python -c 'import daemon.host as h; print(h.helper_text().decode(), end="")' > ~/helper
+cd /
+rm -rf ~/stoker
+~/installed/bin/stoker helper print stoker-host | cmp - ~/helper
+STOKER_PORT=0 ~/installed/bin/stoker serve &
+sleep 5
+kill $!
+wait $! && echo ended well
+"""
 COUNT = '.venv/bin/python -m pytest --collect-only -q -m "not hosts and not bench"'
 
 
@@ -151,6 +163,13 @@ def test_i_make_hosts_without_root_says_in_one_line_what_it_needs(script: str) -
     (line,) = out.splitlines()
     assert "root" in line
     assert "systemd-container" in line
+
+
+def test_i_the_installed_command_works_outside_the_repository(script: str) -> None:
+    status, out = run(script, CLONE + INSTALL, 600)
+    assert status == 0, out
+    assert "listening" in out
+    assert "ended well" in out
 
 
 def test_i_what_fails_in_the_bare_root_leaves_nothing_mounted(script: str, tmp_path: Path) -> None:
