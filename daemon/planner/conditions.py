@@ -15,7 +15,7 @@ from daemon.planner.desired import binding_problem
 from daemon.planner.drift import launch_drift
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
-from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S
+from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S, is_mps_server
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
 
 MISSES_BEFORE_NOT_READY = 2
@@ -296,7 +296,7 @@ def _clean(world: World, look: Observation, plan: Plan, generation: int) -> Cond
         if stuck is not None:
             return said("False", reason, f"{stuck.holder.describe()}: {stuck.detail}")
     for owner, reason in (("orphan", Reason.ORPHAN_WORKERS), ("foreign", Reason.FOREIGN_HOLDER)):
-        found = [h for h in holders.all if h.ownership.owner.startswith(owner)]
+        found = [h for h in holders.all if h.ownership.owner.startswith(owner) and not is_mps_server(h.process)]
         if found:
             return said("False", reason, "; ".join(h.describe() for h in found)[:1000])
     ghost = next((g for g in holders.ghosts if not _may_be_ours(g[0], world, look)), None)

@@ -136,13 +136,16 @@ def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Ve
     return Verdict(holder, Reason.OK, "being cleared")
 
 
+def is_mps_server(process: Process) -> bool:
+    """The server of CUDA MPS: never a stray, and its own small share of a card is in nobody's way (case B15)."""
+    name = posixpath.basename(_command(process))
+    return name == _MPS_SERVER or (not process.argv and name == _MPS_SERVER[:15])
+
+
 def _mps_runs(look: Observation) -> bool:
-    """Whether an MPS server is among the candidates, whether or not the driver names it on a card (case B15)."""
-    for process in () if isinstance(look.processes, Unknown) else look.processes:
-        name = posixpath.basename(_command(process))
-        if process.state != "Z" and (name == _MPS_SERVER or (not process.argv and name == _MPS_SERVER[:15])):
-            return True
-    return False
+    """Whether an MPS server is among the candidates, whether or not the driver names it on a card."""
+    here = () if isinstance(look.processes, Unknown) else look.processes
+    return any(process.state != "Z" and is_mps_server(process) for process in here)
 
 
 def _wants(desired: Desired, holder: Holder) -> bool:
@@ -239,7 +242,8 @@ def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
             continue
         on_ours = [mib for uuid, _, mib in holder.gpus if uuid in desired.gpu_uuids]
         small = all(mib is not None and mib < SMALL_SHARE_MIB for mib in on_ours)
-        if holder.ownership.owner == "managed" and small and not set(desired.ports) & set(holder.ports):
+        sharing = holder.ownership.owner == "managed" or is_mps_server(holder.process)
+        if sharing and small and not leftover and not set(desired.ports) & set(holder.ports):
             continue
         yield holder
 
