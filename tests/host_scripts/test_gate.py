@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -73,16 +74,29 @@ def gate(box: Box) -> Gate:
     return Gate(box)
 
 
-@pytest.fixture
-def holder(box: Box) -> Iterator[int]:
-    """A process with a device open."""
+def holding(box: Box, *command: str) -> Iterator[int]:
+    """The pid of that command with a device open, until it is asked for again."""
     device = box.path("dev/nvidia0")
     device.touch()
     with device.open("rb") as opened:
-        process = subprocess.Popen(["sleep", "60"], stdin=opened, start_new_session=True)
+        process = subprocess.Popen(command, stdin=opened, start_new_session=True)
     yield process.pid
     process.kill()
     process.wait()
+
+
+@pytest.fixture
+def holder(box: Box) -> Iterator[int]:
+    """A process with a device open."""
+    yield from holding(box, "sleep", "60")
+
+
+@pytest.fixture
+def mps_server(box: Box) -> Iterator[int]:
+    """The server of CUDA MPS, as the kernel names it, with a device open."""
+    program = box.path("nvidia-cuda-mps-server")
+    shutil.copy2(shutil.which("sleep") or "/bin/sleep", program)
+    yield from holding(box, str(program), "60")
 
 
 def test_free_gpus_open_without_a_word(gate: Gate) -> None:
@@ -130,6 +144,15 @@ def test_small_share_of_no_managed_unit_matters(gate: Gate, holder: int) -> None
     gate.apps(f"{CARD}, {holder}, python3, 518\n")
     with gate.waiting() as (said, _):
         assert f"pid {holder}" in said
+
+
+def test_the_small_share_of_the_mps_server_does_not_matter(gate: Gate, mps_server: int) -> None:
+    """B15: it is on the card for the sake of its clients."""
+    gate.apps(f"{CARD}, {mps_server}, nvidia-cuda-mps-server, 30\n")
+    assert gate.opens() == ""
+    gate.apps(f"{CARD}, {mps_server}, nvidia-cuda-mps-server, 21090\n")
+    with gate.waiting() as (said, _):
+        assert f"pid {mps_server}" in said
 
 
 def test_moved_card_keeps_it_closed(gate: Gate) -> None:
