@@ -19,15 +19,26 @@ UNITS = tuple(f"stoker-{name}.server.service" for name in PLACES)
 GPU_PROCESSES, PROCESSES = 18, 1800
 OTHERS = GPU_PROCESSES - sum(map(len, PLACES.values()))
 
+QUIET = 0.25  # cores that others may use while a look counts as undisturbed
+
 TIMES = """
-import json, subprocess, sys, time
-request, took = open("/tmp/request", "rb").read(), []
-for _ in range(int(sys.argv[1])):
-    began = time.monotonic()
-    done = subprocess.run([sys.argv[2], "observe"], input=request, capture_output=True, check=True)
-    took.append((time.monotonic() - began) * 1000)
+import json, resource, subprocess, sys, time
+request, looks, until = open("/tmp/request", "rb").read(), [], time.monotonic() + float(sys.argv[2])
+def busy():
+    used = list(map(int, open("/proc/stat").readline().split()[1:9]))
+    return (sum(used) - used[3] - used[4]) / 100
+def ours():
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
+while len(looks) < int(sys.argv[1]) or (
+    sum(others < float(sys.argv[4]) for _, others in looks) < int(sys.argv[1]) and time.monotonic() < until
+):
+    began, before = time.monotonic(), busy() - ours()
+    done = subprocess.run([sys.argv[3], "observe"], input=request, capture_output=True, check=True)
+    took = time.monotonic() - began
+    looks.append((took * 1000, (busy() - ours() - before) / took))
 open("/var/tmp/answer", "wb").write(done.stdout)
-print(json.dumps(took))
+print(json.dumps(looks))
 """
 PRINTER = "#!/bin/sh\ncase $1 in --query-gpu=*) exec cat /tmp/gpus ;; *) exec cat /tmp/apps ;; esac\n"
 
@@ -52,12 +63,15 @@ class Stage:
         """Passes over any host that ended well."""
         return self.daemon.metric("stoker_reconcile_total", result="ok")
 
-    def look(self, request: bytes, times: int) -> tuple[list[float], bytes]:
-        """Looks, timed on the host in ms, and the last one's answer."""
+    def look(self, request: bytes, times: int, patience_s: float = 0) -> tuple[list[tuple[float, float]], bytes]:
+        """Looks, each as its ms on the host and the cores that others used meanwhile; and the last one's answer.
+
+        With patience, as many more until `times` of them were undisturbed.
+        """
         self.host.write("/tmp/request", request)
-        argv = shlex.join(["python3", "-S", "-c", TIMES, str(times), HELPER_PATH])
-        took: list[float] = json.loads(self.host.sh(argv).stdout)
-        return took, (self.host.slot.root / "var/tmp/answer").read_bytes()
+        argv = shlex.join(["python3", "-S", "-c", TIMES, str(times), str(patience_s), HELPER_PATH, str(QUIET)])
+        looks: list[tuple[float, float]] = json.loads(self.host.sh(argv).stdout)
+        return looks, (self.host.slot.root / "var/tmp/answer").read_bytes()
 
     def wait_running(self) -> None:
         """Waits until our units run and all GPU processes hold their memory again; asks seldom, since asking costs."""
