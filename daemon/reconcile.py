@@ -23,7 +23,7 @@ from daemon.lease import hold_fence
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics
 from daemon.observe import Wanted, observe
-from daemon.planner.desired import place, unit_name
+from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
 from daemon.planner.strays import LOOK_GOOD_S
@@ -350,8 +350,7 @@ def wanted(declared: HostDeclaration) -> Wanted:
     for one in declared.declared:
         unit = unit_name(one.spec_name, one.role, one.view.unit)
         (dropins if one.view.unit is not None else units).add(unit)
-        if one.view.port is not None:
-            ports.add(one.view.port)
+        ports.update(listens_on(one))
         env |= set(one.view.env)
     for retired in declared.retired:
         (dropins if retired.record.path.endswith(".conf") else units).add(retired.record.unit)

@@ -11,6 +11,7 @@ from daemon.domain.observation import Gpu, Observation, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Reason
 from daemon.engines.launch import Peer, launch_hash, render
+from daemon.engines.sglang import bootstrap_port
 from daemon.engines.unit import Marks, dropin_text, gate_manifest, unit_text
 from daemon.planner.world import Declared, Desired, Unplaced
 
@@ -72,6 +73,14 @@ def binding_problem(gpus: Sequence[tuple[int, str]], present: Sequence[Gpu]) -> 
     return None
 
 
+def listens_on(declared: Declared) -> tuple[int, ...]:
+    """Every port one instance is known to take: its own, and the bootstrap port of an SGLang prefill (case B19)."""
+    own = (declared.view.port,) if declared.view.port is not None else ()
+    if declared.role == "prefill" and declared.view.engine.name == "sglang":
+        return (*own, bootstrap_port(declared.spec, declared.role))
+    return own
+
+
 def _render(
     declared: Declared, unit: str, gpus: tuple[tuple[int, str], ...], store_uid: str, peers: tuple[Peer, ...]
 ) -> Desired:
@@ -81,7 +90,7 @@ def _render(
     marks = Marks(store=store_uid, spec=declared.spec_uid, launch_hash=digest)
     adopted = view.unit is not None
     text = dropin_text(launch, marks, view, unit) if adopted else unit_text(launch, marks, view, unit)
-    ports = (view.port,) if view.port is not None else ()
+    ports = listens_on(declared)
     return Desired(
         declared=declared,
         unit=unit,

@@ -13,9 +13,10 @@ from daemon.domain.status import Condition, Reason
 from daemon.engines.unit import parse_unit
 from daemon.memory import HostMemory
 from daemon.planner.conditions import InstanceState, host_conditions, instance_state
+from daemon.planner.desired import place
 from daemon.planner.drift import running_drift
 from daemon.planner.plan import Plan, decide
-from daemon.planner.world import StrayFact, World
+from daemon.planner.world import Declared, Desired, StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
 from tests.planner.driving import HOST, Driver, spec
 
@@ -347,6 +348,18 @@ def test_a_port_whose_holder_cannot_be_seen_blocks_and_nobody_is_killed() -> Non
     plan = decide(replace(world, observation=look))
     assert not plan.actions
     assert plan.blocked[UNIT].reason is Reason.PORT_IN_USE
+
+
+def test_a_prefill_also_needs_its_bootstrap_port() -> None:
+    """B19: a port beside the declared one is taken."""
+    one = spec(roles={"prefill": {"bootstrapPort": 8998}, "decode": {"port": 30002}, "router": {"port": 30003}})
+    box = Box()
+    ports = {}
+    for role in one.role_names():
+        placed = place(Declared("m", "uid-m", 1, role, one, one.role_view(role)), box.look(0, ()), "store-uid")
+        assert isinstance(placed, Desired)
+        ports[role] = placed.ports
+    assert ports == {"prefill": (30001, 8998), "decode": (30002,), "router": (30003,)}
 
 
 def test_a_worker_of_a_container_that_is_gone_is_a_stray() -> None:
