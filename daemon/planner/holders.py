@@ -74,10 +74,23 @@ def ledger_of(world: World, look: Observation) -> Ledger:
         processes=processes,
         managed=units,
         mark_units=marks,
+        launch_units=_launches(world),
         store_uid=world.store_uid,
         uids=_uids(units, look),
         serves=_serves(world, look),
     )
+
+
+def _launches(world: World) -> dict[str, str]:
+    """Which unit each launch of now or before is of: it tells the roles of one spec apart."""
+    found: dict[str, set[str]] = {}
+    records = [(d.unit, d.declared.record) for d in world.desired] + [(r.record.unit, r.record) for r in world.retired]
+    named = [(d.unit, d.launch_hash) for d in world.desired]
+    for unit, record in records:
+        named += [] if record is None else [(unit, record.written_launch), (unit, record.started_launch)]
+    for unit, launch in named:
+        found.setdefault(launch, set()).add(unit)
+    return {launch: next(iter(units)) for launch, units in found.items() if launch and len(units) == 1}
 
 
 def _unclaimed_marks(look: Observation, names: set[str]) -> Iterable[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from daemon.domain.observation import Observation, Process, ProcessId, Session, Unit, Unknown
@@ -47,7 +47,8 @@ class Ownership:
 class Ledger:
     """What attribution reads: one look, and what the store knows. Built once for a look.
 
-    `mark_units` maps a spec uid to the names of its units on this host; `managed` are the units this store declares or
+    `mark_units` maps a spec uid to the names of its units on this host, `launch_units` the name of a launch to the one
+    unit that it is of; `managed` are the units this store declares or
     retires, as seen; `uids` the uid each of them runs as, where known; `serves` what the serve probes found.
     """
 
@@ -58,6 +59,7 @@ class Ledger:
     store_uid: str
     uids: Mapping[str, int]
     serves: Mapping[ProcessId, bool | None]
+    launch_units: Mapping[str, str] = field(default_factory=dict)
 
 
 def in_cgroup(process: Process, unit: Unit) -> bool:
@@ -160,6 +162,8 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
     marks = dict(process.marks)
     ours = marks.get("STOKER_STORE") == ledger.store_uid and bool(marks.get("STOKER_SPEC"))
     units = ledger.mark_units.get(marks.get("STOKER_SPEC", ""), ()) if ours else ()
+    if (started_by := ledger.launch_units.get(marks.get("STOKER_LAUNCH", ""))) in units and started_by is not None:
+        units = (started_by,)
     engine = is_engine(process)
     if not ours and not engine:
         return Ownership("foreign", "not started by Stoker")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitGround, UnitVerb, Verb
-from daemon.domain.observation import Observation, Unit, Unknown
+from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
 from daemon.planner.desired import binding_problem
@@ -100,6 +100,8 @@ def _retire(plan: Plan, retired: Retired, look: Observation) -> Plan:
     unit = look.unit(retired.record.unit)
     if unit is None or isinstance(unit, Unknown) or unit.file is None:
         return plan
+    if not _still_ours(retired, unit.file):
+        return replace(plan, finished=(*plan.finished, retired))
     left = () if isinstance(plan.holders, Unknown) else plan.holders.all
     if unit.file.text is None and not unit.running:
         still = isinstance(plan.holders, Unknown) or any(h.unit_group == unit.name for h in left)
@@ -109,6 +111,11 @@ def _retire(plan: Plan, retired: Retired, look: Observation) -> Plan:
     if unit.active_state == "deactivating":
         return _wake(plan, 1.0)
     return _add(plan, _verb(unit, "stop", Reason.TERMINATING, f"{retired.spec_name} was deleted"))
+
+
+def _still_ours(retired: Retired, file: UnitFile) -> bool:
+    """A file that somebody put in place of ours, without any mark of Stoker, is theirs: neither stopped nor removed."""
+    return file.text is None or file.sha256 == retired.record.written_sha256 or "STOKER_SPEC=" in file.text
 
 
 def _remove(retired: Retired, unit: Unit) -> RemoveUnit:
@@ -232,7 +239,7 @@ def _incurable(plan: Plan, desired: Desired, unit: Unit) -> tuple[Reason, str] |
 def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: list[Drift]) -> Plan:
     budget = desired.declared.view.restart.budget
     record = desired.declared.record
-    by_person = record is None or record.written_launch != desired.launch_hash
+    by_person = record is None or record.started_launch != desired.launch_hash  # declared anew, not come back
     if not by_person and world.corrections.get(unit.name, 0) >= budget:
         return _block(plan, desired, Reason.BUDGET_EXHAUSTED, f"{budget} restarts in the last hour; next in 30 min")
     if (bad := _binding(desired, world)) is not None:

@@ -178,3 +178,16 @@ def test_what_the_spec_declares_for_systemd_is_written_without_a_restart(more: d
     assert driver.settle().actions == ()
     assert driver.box.restarts == 0
     assert ready(driver) == ("True", Reason.GENERATED)
+
+
+def test_a_change_that_a_person_declared_is_not_refused_by_the_budget_after_a_daemon_died_within_it() -> None:
+    driver = settled()
+    driver.specs["m"] = spec(contextLength=4096)
+    driver.turn(1)  # written; then the daemon died
+    world = replace(driver.world(), corrections={UNIT: 99})
+    assert changes(decide(world)) == ["restart"]
+    record = replace(driver.records["m"], started_launch=world.desired[0].launch_hash)
+    driver.records["m"] = record
+    plan = decide(replace(driver.world(), corrections={UNIT: 99}))
+    assert plan.actions == ()
+    assert plan.blocked[UNIT].reason is Reason.BUDGET_EXHAUSTED

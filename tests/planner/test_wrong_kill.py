@@ -193,3 +193,43 @@ def test_nothing_in_the_cgroup_of_a_retired_unit_that_lives_or_stops_is_signalle
     driver.box.units[UNIT].active = active
     driver.box.units[UNIT].exit_ticks = driver.box.ticks - 100 if active != "active" else 1
     assert not signals(seen_twice(driver))
+
+
+@pytest.mark.parametrize(("role", "is_orphan"), [("decode", True), ("prefill", False)])
+def test_a_launch_tells_the_roles_of_one_spec_apart(role: str, is_orphan: bool) -> None:
+    """prefill lives, decode is down: a moved worker of the one is at work, of the other it is an orphan."""
+    driver = Driver(Box(), {"m": spec(gpus=(0,)), "n": spec("n", gpus=(1,), port=30002)})
+    driver.settle()
+    decode = "stoker-n.server.service"
+    driver.box._end(decode, driver.box.units[decode], "inactive")
+    world = driver.world()
+    desired = tuple(replace(d, declared=replace(d.declared, spec_uid="uid-m")) for d in world.desired)
+    hashes = {"prefill": desired[0].launch_hash, "decode": desired[1].launch_hash}
+    marks = (("STOKER_LAUNCH", hashes[role]), *MARKS)
+    worker = driver.box.spawn(WORKER, "/moved", gpus={UUIDS[1]: 20_000}, marks=marks)
+    world = replace(seen_twice(driver), desired=desired)
+    assert owner(world, worker).orphan is is_orphan
+    assert bool(signals(world)) is is_orphan
+
+
+def test_a_unit_that_a_person_wrote_anew_after_the_deletion_is_left_alone() -> None:
+    driver = Driver(Box(), {"m": spec()})
+    driver.settle()
+    driver.delete("m")
+    unit = driver.box.units[UNIT]
+    unit.file = unit.loaded = "[Service]\nExecStart=/opt/mine/serve --port 30001\n"
+    plan = driver.turn()
+    assert plan.actions == ()
+    assert [retired.spec_name for retired in plan.finished] == ["m"]
+    assert unit.active == "active"
+
+
+def test_a_unit_of_ours_that_somebody_only_edited_goes_with_its_spec() -> None:
+    driver = Driver(Box(), {"m": spec()})
+    driver.settle()
+    driver.delete("m")
+    unit = driver.box.units[UNIT]
+    assert unit.file is not None
+    unit.file = unit.loaded = unit.file.replace("Restart=always", "Restart=no")
+    driver.settle()
+    assert UNIT not in driver.box.units
