@@ -27,6 +27,7 @@ from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
 from daemon.planner.strays import LOOK_GOOD_S
+from daemon.planner.strays import helped_by
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
 from daemon.store import Store
@@ -288,7 +289,8 @@ class Reconciler:
                 memory.strays[target] = replace(fact, term_at_s=now)
             elif fact is not None and action.signal == "KILL":
                 memory.strays[target] = replace(fact, kill_at_s=now)
-        memory.cleared |= {desired.unit for desired in world.desired}
+        if memory.plan is not None:
+            memory.cleared |= helped_by(world, memory.plan.holders, action.targets)
 
     async def _note_turns(self, world: World, plan: Plan, memory: HostMemory, road: Asks | None) -> None:
         """Restarts that systemd or a person made since the last look, told with the journal's evidence."""

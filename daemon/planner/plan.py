@@ -258,7 +258,8 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
         return _block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
-        return _wake(_block(plan, desired, held[0][0], "; ".join(detail for _, detail in held)), 1.0)
+        soon_s = 0.3 if held[0][0] is Reason.WAITING_FOR_MEMORY else 1.0
+        return _wake(_block(plan, desired, held[0][0], "; ".join(detail for _, detail in held)), soon_s)
     return _add(plan, _verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
 
 

@@ -157,6 +157,15 @@ def _wants(desired: Desired, holder: Holder) -> bool:
     return any(uuid in desired.gpu_uuids for uuid, _, _ in holder.gpus) or bool(set(desired.ports) & set(holder.ports))
 
 
+def helped_by(world: World, holders: Holders | Unknown, targets: Iterable[ProcessId]) -> frozenset[str]:
+    """The units for whose start these processes were signalled."""
+    if isinstance(holders, Unknown):
+        return frozenset()
+    signalled = set(targets)
+    found = [holder for holder in holders.all if holder.process.id in signalled]
+    return frozenset(desired.unit for desired in world.desired for holder in found if _wants(desired, holder))
+
+
 def _covered(holder: Holder, world: World) -> bool:
     """A likely orphan is ours to clear where the host is exclusive, or an instance of ours already held that thing."""
     held = {uuid for uuid, _, _ in holder.gpus} | {f"port:{port}" for port in holder.ports}
