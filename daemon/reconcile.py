@@ -26,8 +26,7 @@ from daemon.observe import Wanted, observe
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
-from daemon.planner.strays import LOOK_GOOD_S
-from daemon.planner.strays import helped_by
+from daemon.planner.strays import LOOK_GOOD_S, helped_by
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
 from daemon.store import Store
