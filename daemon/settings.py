@@ -67,7 +67,7 @@ class Settings(BaseModel):
     listen_host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8460  # 0: any free one
 
-    ssh_identity: FilePath | None = None  # None: the agent's, or the usual files of the daemon's user
+    ssh_identity: FilePath | None = None  # None: only the agent's keys; no file is read unasked
     ssh_known_hosts: FilePath = Field(default_factory=lambda: Path.home() / ".ssh/known_hosts")
     ssh_agent: bool = False
     accept_unknown_host_keys: bool = False

@@ -192,7 +192,9 @@ mode == "units" { if (sub(/^MainPID=/, "") && $0 > 0) main[$0] = 1; next }
 mode == "apps" { split($0, a, /, */); if (a[2] ~ /^[0-9]+$/) seed[a[2]] = 1; next }
 mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
 mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
-mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) bad = bad $0 "\n"; next }
+mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) {
+        if ($0 ~ /Permission denied$/ && match($0, /\/proc\/[0-9]+\/fd/)) denied[substr($0, RSTART + 6, RLENGTH - 9)] = $0
+        else bad = bad $0 "\n" } next }
 mode == "fds" && FNR % 2 { place = $0; next }
 mode == "fds" { if (!/^socket:\[/ && index($0, devices) != 1) next
     split(place, a, "/"); pid = a[3]
@@ -208,6 +210,7 @@ kind == "cgroup" { k = split($0, a, "\001"); path = ""
     group[pid] = path; k = split(path, a, "/"); for (i = 1; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
+    for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X") bad = bad denied[p] "\n" # a zombie holds nothing
     for (p in main) seed[p] = 1
     for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
     do { grown = 0; for (p in ppid) if (!(p in want) && ppid[p] > 1 && (ppid[p] in want)) { want[p] = 1; grown = 1 } } while (grown)

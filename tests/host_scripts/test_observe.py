@@ -45,11 +45,19 @@ def readable() -> bool:
             for name in os.listdir(folder):
                 os.readlink(folder / name)
         except PermissionError:
-            if folder.parts[2] != "1":
+            if folder.parts[2] != "1" and not gone(folder.parent):
                 return False
         except OSError:
             continue
     return True
+
+
+def gone(process: Path) -> bool:
+    """Whether it ended meanwhile: a zombie's open files are closed to all but root."""
+    try:
+        return (process / "stat").read_text(errors="replace").rpartition(") ")[2][:1] in ("Z", "X")
+    except OSError:
+        return True
 
 
 def known(value: tuple[Process, ...] | Unknown) -> dict[int, Process]:

@@ -60,7 +60,7 @@ def trouble(driver: Driver, what: str) -> None:
                 one.main, one.active, one.sub, one.invocation = 0, "inactive", "dead", ""
         case "drop-file" if unit is not None and unit.active in ("inactive", "failed"):
             box.units[UNIT] = BoxUnit()
-        case "second":
+        case "second" if "n" not in driver.retired:  # the store refuses the name while it terminates
             driver.specs["n"] = spec("n", gpus=(2,), port=30002)
         case "delete" if "n" in driver.specs:
             driver.delete("n")
