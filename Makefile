@@ -1,7 +1,7 @@
 # make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
 # make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client)
 # make show M=NAME  the tests with that pytest marker, root ones included
-# make bench  the figures
+# make bench  the figures; needs what make hosts needs
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
@@ -26,14 +26,14 @@ hosts: can-boot $(STAMP)
 # One line: `make` itself says it.
 can-boot:
 	@:$(if $(shell test "$$(id -u)" = 0 && for tool in systemd-nspawn debootstrap ip ssh-keygen unshare; do \
-	  command -v $$tool >/dev/null || exit 1; done; test $$? = 0 && echo yes),,$(error make hosts needs root and the \
+	  command -v $$tool >/dev/null || exit 1; done; test $$? = 0 && echo yes),,$(error make $(firstword $(MAKECMDGOALS)) needs root and the \
 	  packages systemd-container, debootstrap, iproute2 and openssh-client))
 
 show: $(STAMP)
 	@test -n "$(M)" || { echo "make show M=NAME: name a pytest marker, as main_job" >&2; exit 1; }
 	$(PY) -m pytest -q -m "$(M)"
 
-bench: $(STAMP)
+bench: can-boot $(STAMP)
 	$(PY) -m pytest -q -s -m bench
 
 lint: $(STAMP)

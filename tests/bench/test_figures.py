@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from statistics import median
@@ -26,8 +25,6 @@ from tests.bench import look
 from tests.bench.figures import Figures
 from tests.bench.stage import PLACES, PROCESSES, QUIET, UNITS, Stage
 
-MISSING = os.geteuid() != 0 or not (shutil.which("systemd-nspawn") and shutil.which("debootstrap"))
-needs_hosts = pytest.mark.skipif(MISSING, reason="needs root and the packages systemd-container and debootstrap")
 pytestmark = pytest.mark.bench
 DOWN = UNITS[0]
 
@@ -85,7 +82,6 @@ def test_cpu_from_the_bytes_to_an_empty_plan(figures: Figures) -> None:
     figures.spread("daemon CPU from bytes to an empty plan", took, "ms", 3.0, "process time, the recorded look")
 
 
-@needs_hosts
 def test_memory_with_three_hosts(figures: Figures, stage: Stage) -> None:
     assert stage.daemon.process is not None
     stage.daemon.wait(lambda: stage.looks() >= 60, "60 looks", 60)
@@ -96,7 +92,6 @@ def test_memory_with_three_hosts(figures: Figures, stage: Stage) -> None:
     figures.add("memory of the daemon", rss, "MiB", 100.0, note)
 
 
-@needs_hosts
 async def test_from_a_unit_seen_down_to_its_start(figures: Figures, stage: Stage) -> None:
     """The unit is stopped by hand. All stamps are of one kernel clock, the hosts' and ours."""
     stage.daemon.put_host("a", stage.host, period="2s")
@@ -122,7 +117,6 @@ async def test_from_a_unit_seen_down_to_its_start(figures: Figures, stage: Stage
     figures.spread("  with the wait for its memory", from_down, "s", None, note)
 
 
-@needs_hosts
 async def test_the_reference_look(figures: Figures, stage: Stage) -> None:
     stage.daemon.kill()
     async with Store.open(stage.daemon.data / "stoker.db") as store:
