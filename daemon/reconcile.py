@@ -103,11 +103,8 @@ class Reconciler:
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
             await finish_retired(self._store, world, plan, self._wall())
-        waits = [
-            s
-            for s in (plan.wake_in_s, memory.wait_s(self._clock()) if world.withheld is None else None)
-            if s is not None
-        ]
+        backed_off = memory.wait_s(self._clock()) if world.withheld is None else None
+        waits = [wait for wait in (plan.wake_in_s, backed_off) if wait is not None]
         wake = AGAIN_SOON_S if acted else min(waits, default=None)
         return Pass(wake, plan, world, acted, road)
 

@@ -258,9 +258,16 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
         return _block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
-        soon_s = 0.3 if held[0][0] is Reason.WAITING_FOR_MEMORY else 1.0
-        return _wake(_block(plan, desired, held[0][0], "; ".join(detail for _, detail in held)), soon_s)
+        plan = _block(plan, desired, held[0][0], "; ".join(detail for _, detail in held))
+        return _wake(plan, _again_in_s(desired, held[0][0], world))
     return _add(plan, _verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
+
+
+def _again_in_s(desired: Desired, reason: Reason, world: World) -> float:
+    """A driver gives memory back within about 0.3 s of the last process: looked for at once, then each second."""
+    since = [world.memory_since[uuid] for uuid in desired.gpu_uuids if uuid in world.memory_since]
+    fresh = world.now_s - min(since, default=world.now_s) < 3.0
+    return 0.1 if reason is Reason.WAITING_FOR_MEMORY and fresh else 1.0
 
 
 def _binding(desired: Desired, world: World) -> tuple[Reason, str] | None:

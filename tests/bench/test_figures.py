@@ -111,10 +111,10 @@ async def test_from_a_unit_seen_down_to_its_start(figures: Figures, stage: Stage
             from_free.append(started - next(arrived for arrived, free in seen if free))
         running.cancel()
         await asyncio.wait([running])
-    note = "from the arrival of the first look that shows it down and its cards empty to systemd beginning the start"
-    figures.spread("unit seen down to its start", from_free, "s", 0.5, note)
-    note = "the same from the first look that shows it down, cards empty or not; not a target"
-    figures.spread("  with the wait for its memory", from_down, "s", None, note)
+    note = "from the arrival of the first look that shows it down to systemd beginning the start"
+    figures.spread("unit seen down to its start", from_down, "s", 0.5, note)
+    note = "from the first look that also shows its cards empty: nothing is started on memory still held"
+    figures.spread("  once its cards are empty", from_free, "s", None, note)
 
 
 async def test_the_reference_look(figures: Figures, stage: Stage) -> None:

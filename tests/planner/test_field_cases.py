@@ -656,3 +656,19 @@ def test_a_process_that_was_out_of_sight_for_long_is_sighted_anew() -> None:
     assert memory.strays[identity].first_seen_s == 0
     memory.see(box.look(604_800, ()), 604_800)
     assert memory.strays[identity].first_seen_s == 604_800
+
+
+@pytest.mark.parametrize(("age_s", "wake_in_s"), [(0.5, 0.1), (30.0, 1.0)])
+def test_memory_on_its_way_back_is_looked_for_often_at_first_then_each_second(age_s: float, wake_in_s: float) -> None:
+    """B17: the card shows memory that nobody seen holds; nothing is started on it."""
+    driver = Driver(Box(), {"m": spec()})
+    world = driver.world()
+    look = world.observation
+    assert isinstance(look, Observation)
+    assert isinstance(look.gpus, tuple)
+    gpus = tuple(replace(gpu, memory_used_mib=20_000) for gpu in look.gpus)
+    since = {gpu.uuid: world.now_s - age_s for gpu in gpus}
+    plan = decide(replace(world, observation=replace(look, gpus=gpus), memory_since=since))
+    assert [b.reason for b in plan.blocked.values()] == [Reason.WAITING_FOR_MEMORY]
+    assert plan.wake_in_s == wake_in_s
+    assert not any(isinstance(action, UnitVerb) and action.verb == "start" for action in plan.actions)
