@@ -54,6 +54,7 @@ class Controller:
         roads: Roads | None = None,
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], datetime] = wall_clock,
+        dice: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._hosts: dict[str, HostSpec] = {}
@@ -61,6 +62,7 @@ class Controller:
         self._settings = settings
         self._clock = clock
         self._wall = wall
+        self._dice = dice
         self._memories: dict[str, HostMemory] = {}
         self._helpers: dict[str, tuple[HostSpec, float]] = {}
         self._conditions: tuple[ConditionSample, ...] = ()
@@ -72,7 +74,7 @@ class Controller:
     async def run(self) -> None:
         """Begin a run of this store and reconcile its hosts until cancelled."""
         self._fence = await self._store.begin_run(self._wall())
-        self._queue = WorkQueue(asyncio.get_running_loop(), random.random)
+        self._queue = WorkQueue(asyncio.get_running_loop(), self._dice)
         reconciler = Reconciler(
             self._store,
             self._road_to,
@@ -180,7 +182,7 @@ class Controller:
         hosts = {row.host for row in await self._store.instances(spec_uid=found.uid)}
         places = [found.spec.get("placement"), *(r.get("placement") for r in found.spec.get("roles", {}).values())]
         hosts |= {place["host"] for place in places if place}
-        for host in hosts:
+        for host in sorted(hosts):
             self.poke(host)
 
     async def _end_empty_deletions(self) -> None:
@@ -227,7 +229,7 @@ class Controller:
             return
         self.metrics.reconciles.labels("ok").inc()
         queue.forget(name)
-        period = duration_s(done.world.host.period) * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, no secret
+        period = duration_s(done.world.host.period) * (0.9 + 0.2 * self._dice())  # jitter
         queue.add_after(name, period if done.wake_in_s is None else min(done.wake_in_s, period))
         if done.road is not None:
             self._ask_engines(name, memory, done, done.road)
