@@ -35,14 +35,23 @@ MAX_REQUESTS_AT_ONCE = 200
 log = structlog.get_logger("stoker")
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event, started: Callable[[str], None] = lambda url: None) -> None:
+async def serve(
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    started: Callable[[str], None] = lambda url: None,
+    store_type: type[Store] = Store,
+    hands: Callable[[Store, Settings], Controller] = Controller,
+) -> None:
     """Serve until `stop` is set; `started` is told the URL once it answers. May be called again after it returned.
+
+    `store_type` and `hands` make the two halves that are not the API, for who watches every write and command of them.
 
     Raises: StokerError when it cannot start; an ExceptionGroup when a part of it broke.
     """
     token = await asyncio.to_thread(token_at, settings.data)
-    async with Store.open(settings.store_path, sole=True) as store:
-        controller = Controller(store, settings)
+    async with store_type.open(settings.store_path, sole=True) as store:
+        controller = hands(store, settings)
         context = Context(
             store=store, hands=controller, metrics=controller.metrics.render, now=wall_clock, version=__version__
         )

@@ -30,16 +30,26 @@ class Daemon:
         self.log = data.with_suffix(".log")
 
     def start(self) -> None:
-        env = {
+        self.launch()
+        self.wait(self._answers, "the daemon answers", UP_S)
+
+    def launch(self) -> None:
+        """Starts the process; does not wait for it to answer."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.argv(), env=self.env(), cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def argv(self) -> list[str]:
+        return [sys.executable, "-c", "from api.cli import main; main()", "serve"]
+
+    def env(self) -> dict[str, str]:
+        return {
             "PATH": os.environ["PATH"], "HOME": str(self.data.parent), "PYTHONPATH": str(ROOT),
             "STOKER_DATA": str(self.data), "STOKER_PORT": str(self.port), "STOKER_SSH_IDENTITY": str(self.ssh_key),
             "STOKER_LOG_FORMAT": "json", "STOKER_CONNECT_TIMEOUT_S": "3", "STOKER_LOGIN_TIMEOUT_S": "5",
             "STOKER_LOOK_TIMEOUT_S": "10",
         }  # fmt: skip
-        with self.log.open("ab") as log:
-            argv = [sys.executable, "-c", "from api.cli import main; main()", "serve"]
-            self.process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-        self.wait(self._answers, "the daemon answers", UP_S)
 
     def _answers(self) -> bool:
         assert self.process is not None
