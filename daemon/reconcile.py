@@ -6,6 +6,7 @@ when it wants to be called again. Probes run as tasks of their own; their result
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from daemon.domain.errors import Conflict, TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Fence, Observation, Unit, Unknown
 from daemon.domain.status import Event, Reason
+from daemon.domain.text import duration_s
 from daemon.execute import Done, execute
 from daemon.journal import evidence_of
 from daemon.lease import hold_fence
@@ -45,9 +47,10 @@ class RoadTo(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one pass, in seconds."""
+    """Bounds of one pass, in seconds. A look that outlasts both `old_s` and the host's period makes things unknown."""
 
     look_s: float = 20.0
+    old_s: float = 5.0  # a shorter period must not make a busy host's slow answers unknown
     action_s: float = 20.0
     pass_s: float = 10.0
 
@@ -115,6 +118,32 @@ class Reconciler:
             await end_deletion(self._store, row.spec_uid, self._wall())
 
     async def _look(self, declared: HostDeclaration, memory: HostMemory) -> tuple[Observation | Unknown, Asks | None]:
+        """The look. When it has not answered within one more period, what the last one said is claimed no longer."""
+        if isinstance(memory.look, Unknown):
+            return await self._look_once(declared, memory)
+        patience_s = max(duration_s(declared.spec.period), self._limits.old_s)
+        try:
+            async with asyncio.TaskGroup() as group:
+                looking = group.create_task(self._look_once(declared, memory))
+                done, _ = await asyncio.wait({looking}, timeout=patience_s)
+                if not done:
+                    await self._say_old(declared.object.name, memory, patience_s)
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+        return looking.result()
+
+    async def _say_old(self, name: str, memory: HostMemory, waited_s: float) -> None:
+        """Write everything as unknown, while the look goes on: it may still answer within its own limit."""
+        declared = await declaration(self._store, name)
+        if declared is None:
+            return
+        look = Unknown(Reason.OBSERVATION_OLD, f"the look that was due has not answered for {waited_s:g} s")
+        world = await self._world(declared, look, None, memory)
+        await write_states(self._store, declared, world, decide(world), self._wall())
+
+    async def _look_once(
+        self, declared: HostDeclaration, memory: HostMemory
+    ) -> tuple[Observation | Unknown, Asks | None]:
         name = declared.object.name
         try:
             road = await self._road_to(name, declared.spec)

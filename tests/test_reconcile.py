@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from daemon.domain.status import Reason
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.planner.world import ProbeFact
-from daemon.reconcile import Pass, Reconciler
+from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.store import Store
 from tests.box_road import BoxRoad
 from tests.planner.box import UUIDS, Box
@@ -37,6 +38,7 @@ class Stage:
     road: BoxRoad
     fence: Fence
     memory: HostMemory = field(default_factory=HostMemory)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def box(self) -> Box:
@@ -54,7 +56,7 @@ class Stage:
 
     async def turn(self, *, step: int = 70, probe: bool = True) -> Pass:
         reconciler = Reconciler(self.store, self._road_to, Metrics(lambda: Sample([], ())), self.fence,
-                                self.now, self.wall)  # fmt: skip
+                                self.now, self.wall, self.limits)  # fmt: skip
         done = await reconciler.reconcile("a", self.memory)
         assert done is not None
         for wanted in done.plan.probes if probe else ():
@@ -71,6 +73,12 @@ class Stage:
 
     async def _road_to(self, name: str, spec: HostSpec) -> BoxRoad:
         return self.road
+
+    async def said_of_host(self, condition: str) -> tuple[str, str]:
+        said = await self.store.status("Host", (await self.store.get("Host", "a")).uid)
+        found = said.condition(condition) if said is not None else None
+        assert found is not None
+        return found.status, str(found.reason)
 
     async def ready(self) -> str:
         found = await self.store.find("ServingSpec", "m")
@@ -275,3 +283,34 @@ async def test_a_host_that_is_held_after_a_try_is_looked_at_no_more_often_than_a
     stage.road.hold = "hands off"
     await stage.turn()
     assert (await stage.turn()).wake_in_s is None
+
+
+class SlowRoad(BoxRoad):
+    """Looks are answered once `answers` is set."""
+
+    answers: asyncio.Event
+
+    async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        if verb == "observe":
+            await self.answers.wait()
+        return await super().call(verb, stdin, timeout_s)
+
+
+async def test_what_the_last_look_said_is_claimed_no_longer_while_the_next_one_does_not_answer(stage: Stage) -> None:
+    await stage.settle()
+    assert (await stage.ready(), await stage.said_of_host("Clean")) == ("True", ("True", "Clean"))
+    slow = SlowRoad(stage.box, stage.road.fence)
+    slow.answers = asyncio.Event()
+    stage.road, stage.limits = slow, Limits(old_s=0.05)
+    host = {"ssh": {"address": "192.0.2.1"}, "mode": "enforce", "period": "50ms"}
+    stored = HostSpec.model_validate(host).model_dump(mode="json")
+    await stage.store.put("Host", "a", stored, actor="t", now=NOON)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        turn = group.create_task(stage.turn())
+        while await stage.ready() != "Unknown" or await stage.said_of_host("Clean") != ("Unknown", "ObservationOld"):
+            await asyncio.sleep(0)
+        assert await stage.said_of_host("Reachable") == ("Unknown", "ObservationOld")
+        assert not turn.done()
+        slow.answers.set()
+    assert (await stage.ready(), await stage.said_of_host("Clean")) == ("True", ("True", "Clean"))
+    assert slow.changes() == []

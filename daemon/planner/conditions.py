@@ -236,7 +236,7 @@ def _drifted(drift: Sequence[Drift], states: Sequence[InstanceState]) -> tuple[T
 
 
 # The command was cut, which may pass (case F03); and what the host itself answered.
-_MAYBE_REACHED = frozenset({Reason.LOOK_INCOMPLETE, Reason.TRANSPORT_LOST, Reason.TRUNCATED})
+_MAYBE_REACHED = frozenset({Reason.LOOK_INCOMPLETE, Reason.TRANSPORT_LOST, Reason.TRUNCATED, Reason.OBSERVATION_OLD})
 _REACHED = frozenset(
     {Reason.SUDO_DENIED, Reason.UNSUPPORTED_LOGIN_SHELL, Reason.HELPER_MISSING, Reason.HELPER_OUTDATED}
 )
