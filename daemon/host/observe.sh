@@ -160,10 +160,38 @@ scan_fds() { # PROCESS…: every open file: PATH NUL TARGET NUL; -lname would re
     flat fds
 }
 
-scan_table() { # PROCESS…: the stat and cgroup of every process: FILE NUL CONTENT NUL
+scan_table() { # PROCESS…: the stat of every process: FILE NUL CONTENT NUL
     # shellcheck disable=SC2046
-    quick all grep -azsHZ '' $(printf '%s/stat ' "$@") $(printf '%s/cgroup ' "$@")
+    quick all grep -azsHZ '' $(printf '%s/stat ' "$@")
     flat all
+    # Zombies are in no cgroup.procs.
+    # shellcheck disable=SC2046
+    set -- $(sed -n 's|^\([0-9]*\) (.*) Z .*|/proc/\1|p' "$T/all.flat")
+    [ $# = 0 ] || groups_of zombies "$@"
+}
+
+# Who is in a managed cgroup is asked of the cgroups: the kernel makes the text of each /proc/PID/cgroup anew, with a
+# line for every v1 hierarchy. Where none is mounted, or one answers oddly, every process is asked.
+scan_members() { # PROCESS…: pids, one a line
+    roots='' odd=1
+    for root in $CGROUPS; do
+        [ ! -e "$root/cgroup.procs" ] || roots="$roots $root"
+    done
+    if [ -n "$roots" ] && [ -n "$units" ]; then
+        # shellcheck disable=SC2046,SC2086
+        quick members find $roots -name cgroup.procs \( $(printf -- '-path */%s/* -o ' $units) -false \) -exec cat {} +
+        odd=$(grep -cvE 'No such (file or directory|device)$' "$T/members.err") # a cgroup that went away meanwhile
+    elif [ -z "$units" ]; then
+        odd=0
+    fi
+    [ "$odd" = 0 ] || groups_of everyone "$@"
+}
+
+groups_of() { # NAME PROCESS…: lines /proc/PID/cgroup:LINE; no name of a cgroup holds a newline
+    group_name=$1
+    shift
+    # shellcheck disable=SC2046
+    quick "$group_name" grep -sH '' $(printf '%s/cgroup ' "$@")
 }
 
 scan_sessions() {
@@ -190,6 +218,10 @@ BEGIN { k = split(units, a, " "); for (i = 1; i <= k; i++) wanted[a[i]] = 1
     k = split(ports, a, " "); for (i = 1; i <= k; i++) needed[a[i]] = 1 }
 mode == "units" { if (sub(/^MainPID=/, "") && $0 > 0) main[$0] = 1; next }
 mode == "apps" { split($0, a, /, */); if (a[2] ~ /^[0-9]+$/) seed[a[2]] = 1; next }
+mode == "members" { if ($0 > 0) seed[$0] = 1; next } # 0: outside this pid namespace
+mode == "groups" { split($0, a, "/"); pid = a[3]; sub(/^[^:]*:/, ""); sub(/ \(deleted\)$/, "")
+    if (/^0::/ || /^[0-9]+:name=systemd:/) { k = split($0, a, "/"); for (i = 2; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
+    next }
 mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
 mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
 mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) {
@@ -203,11 +235,8 @@ mode == "fds" { if (!/^socket:\[/ && index($0, devices) != 1) next
             if (lport[ino] in needed) seed[pid] = 1 } }
     else if (!seen[pid, $0]++) { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
     next }
-FNR % 2 { split($0, a, "/"); pid = a[3]; kind = a[4]; next }
-kind == "stat" { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3]; next }
-kind == "cgroup" { k = split($0, a, "\001"); path = ""
-    for (i = 1; i <= k; i++) { if (sub(/^0::/, "", a[i]) && a[i] != "/") { path = a[i]; break } if (sub(/^[0-9]+:name=systemd:/, "", a[i])) path = a[i] }
-    group[pid] = path; k = split(path, a, "/"); for (i = 1; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
+FNR % 2 { split($0, a, "/"); pid = a[3]; next }
+{ sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3] }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
     for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X") bad = bad denied[p] "\n" # a zombie holds nothing
@@ -217,29 +246,56 @@ END {
     for (p in ppid) if (whole || (pgrp[p] in groups)) want[p] = 1
     for (p in want) for (q = parent_of(p); q > 0 && !(q in up); q = parent_of(q)) up[q] = 1
     for (q in up) want[q] = 1
-    for (p in want) { pids = pids " " p; k = split(group[p], a, "/")
-        for (i = 1; i <= k; i++) if (a[i] ~ /\.(service|scope)$/ && length(a[i]) < 256 && a[i] !~ /[^A-Za-z0-9:_.@\\-]/ && !(a[i] in wanted) && !other[a[i]]++) others = others " " a[i] }
+    for (p in want) pids = pids " " p
     for (p in main) if (p in ppid) mains = mains " " p
     for (n = 1; n <= ln; n++) { ino = lorder[n]; show = lport[ino] in needed; k = split(owners[ino], a, ",")
         for (i = 1; i <= k; i++) if (a[i] in want) show = 1
         if (show) print lport[ino], laddr[ino], (k ? owners[ino] : "-") > (dir "/sockets") }
     for (s in leader) { p = leader[s]; print s, ((p in letter) && letter[p] != "Z" && letter[p] != "X") ? p : 0 > (dir "/sessions") }
     printf "%s", bad > (dir "/bad")
-    print pids; print mains; print others
+    print pids; print mains
 }'
 
-choose() { # sets $pids, $mains and $others; sections nvfds, sockets and sessions come out beside them
+# The units of the candidates' cgroups that were not asked for: their states decide whose the processes are.
+# shellcheck disable=SC2016
+OTHERS='
+BEGIN { k = split(units, a, " "); for (i = 1; i <= k; i++) wanted[a[i]] = 1 }
+{ split($0, a, "/"); pid = a[3]; sub(/^[^:]*:/, ""); sub(/ \(deleted\)$/, "") }
+sub(/^[0-9]+:name=systemd:/, "") && !(pid in path) { path[pid] = $0 }
+sub(/^0::/, "") && $0 != "/" { path[pid] = $0 } # where it says anything, it outranks the named one
+END { for (pid in path) { k = split(path[pid], a, "/")
+        for (i = 1; i <= k; i++) if (a[i] ~ /\.(service|scope)$/ && length(a[i]) < 256 && a[i] !~ /[^A-Za-z0-9:_.@\\-]/ && !(a[i] in wanted) && !other[a[i]]++) others = others " " a[i] }
+    print others }'
+
+ask_others() {
+    others=''
+    if [ "$systemd_code" = 0 ] && [ -n "$pids" ]; then
+        # shellcheck disable=SC2046
+        groups_of candidate_groups $(printf '/proc/%s ' $pids)
+        [ "$code" -le 2 ] || { mark others "$code"; mark asked "$code"; return; }
+        others=$(awk -v units="$units" "$OTHERS" "$T/candidate_groups")
+    fi
+    printf '%s\n%s\n' "$units" "$others" >"$T/asked"
+    mark asked 0
+    mark others "$systemd_code"
+    # shellcheck disable=SC2086
+    [ -z "$others" ] || tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others
+}
+
+choose() { # sets $pids and $mains; sections nvfds, sockets and sessions come out beside them
     # shellcheck disable=SC2086
     awk -v units="$units" -v devices="${DEVICES%"*"}" -v ports="$ports" -v dir="$T" -v self=$$ -v whole="$whole" "$CHOOSE" \
-        mode=units "$T/units" mode=apps "$T/apps" mode=leaders "$T/leaders" mode=net "$T/net" mode=err "$T/fds.err" \
+        mode=units "$T/units" mode=apps "$T/apps" mode=members "$T/members" mode=groups "$T/everyone" "$T/zombies" mode=leaders "$T/leaders" mode=net "$T/net" mode=err "$T/fds.err" \
         mode=fds "$T/fds.flat" mode=all "$T/all.flat" >"$T/chosen" 2>"$T/choose.err" || mark fds 1
-    { read -r pids; read -r mains; read -r others; } <"$T/chosen"
+    { read -r pids; read -r mains; } <"$T/chosen"
     read -r fds_code _ <"$T/fds.rc"
     read -r all_code _ <"$T/all.rc"
     read -r net_code _ <"$T/net.rc"
+    read -r everyone_code _ <"$T/everyone.rc"
+    read -r zombies_code _ <"$T/zombies.rc"
     # find and grep say 1 and 2 for a process that ended under their hands; what else they said is in bad.
     whole_code=0
-    if [ -s "$T/bad" ] || [ "$fds_code" -gt 1 ] || [ "$all_code" -gt 2 ] || [ "$net_code" != 0 ] || [ ! -s "$T/chosen" ]; then
+    if [ -s "$T/bad" ] || [ "$fds_code" -gt 1 ] || [ "$all_code" -gt 2 ] || [ "$everyone_code" -gt 2 ] || [ "$zombies_code" -gt 2 ] || [ "$net_code" != 0 ] || [ ! -s "$T/chosen" ]; then
         whole_code=1
         [ "$fds_code" != 124 ] && [ "$all_code" != 124 ] || whole_code=124
     fi
@@ -314,7 +370,8 @@ observe() {
     wanted_units
     systemd_code=0
     [ -d "$BOOTED" ] || systemd_code=78
-    jobs=''
+    scan_members "$@" &
+    jobs=$!
     if [ "$systemd_code" = 0 ] && [ -n "$units" ]; then
         # shellcheck disable=SC2086
         tool units systemctl show --no-pager -p "$SHOW" -- $units &
@@ -337,21 +394,16 @@ observe() {
     wait $fds_job $table_job $facts_job $jobs ${gpus_job:-} ${apps_job:-}
     [ -e "$T/apps" ] || : >"$T/apps"
     [ -e "$T/units" ] || : >"$T/units"
+    [ -e "$T/members" ] || : >"$T/members"
+    for name in everyone zombies; do [ -e "$T/$name.rc" ] || { : >"$T/$name"; mark "$name" 0; }; done
     choose
-    mark others $systemd_code
-    others_job=''
-    if [ "$systemd_code" = 0 ] && [ -n "$others" ]; then
-        # shellcheck disable=SC2086
-        tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others &
-        others_job=$!
-    fi
+    ask_others &
+    others_job=$!
     processes
     users
     mark sessions "$systemd_code"
-    printf '%s\n%s\n' "$units" "$others" >"$T/asked"
-    mark asked 0
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
-    [ -z "$others_job" ] || wait "$others_job"
+    wait "$others_job"
     answer 0 meta hold fence gpus apps asked units loaded others paths texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
 }

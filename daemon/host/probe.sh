@@ -36,7 +36,7 @@ value_of() { sed -n "s/^$1=//p" "$T/$2" 2>/dev/null; } # PROPERTY SECTION
 group_pids() { # the pids in the unit's cgroup, where its hierarchy is mounted
     group=$(value_of ControlGroup before)
     [ -n "$group" ] || return 0
-    for root in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
+    for root in $CGROUPS; do
         [ ! -d "$root$group" ] || find "$root$group" -name cgroup.procs -exec cat {} + 2>/dev/null | tr '\n' ' '
     done
 }

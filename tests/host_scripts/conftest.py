@@ -88,6 +88,7 @@ class Box:
             UNITS=str(self.root / "units"),
             SESSIONS=str(self.root / "sessions"),
             BOOTED=str(self.root / "booted"),
+            CGROUPS=f"'{self.root}/cgroup {self.root}/cgroup/systemd'",
         )
 
     def raw(self, verb: str, request: bytes, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:

@@ -89,6 +89,63 @@ def test_bare_host_is_known_where_it_can_be(box: Box) -> None:
     assert seen.gpus.reason is Reason.TOOL_MISSING
 
 
+@contextmanager
+def running(*argv: str) -> Iterator[int]:
+    process = subprocess.Popen(argv, start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cgroup(box: Box, name: str, *pids: int) -> Path:
+    """A cgroup of the box's own hierarchy."""
+    folder = box.path("cgroup") / name
+    folder.mkdir(parents=True)
+    (box.path("cgroup") / "cgroup.procs").touch()
+    (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids), encoding="ascii")
+    return folder
+
+
+@pytest.mark.parametrize("name", [f"system.slice/{UNIT}", f"stoker.slice/{UNIT}/deeper"])
+def test_members_of_a_managed_cgroup_are_candidates(box: Box, name: str) -> None:
+    with running("sleep", "60") as mine, running("sleep", "60") as other:
+        cgroup(box, name, 0, mine)
+        cgroup(box, "system.slice/other.service", other)
+        seen = known(look(box, f"unit {UNIT}").processes)
+        assert (mine in seen, other in seen) == (bool(seen), False)
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["none-mounted", "unreadable"])
+def test_every_process_is_asked_where_no_hierarchy_answers(box: Box, odd: bool) -> None:
+    if odd:
+        (cgroup(box, f"system.slice/{UNIT}") / "deeper/cgroup.procs").mkdir(parents=True)
+    box.tool("grep", f'#!/bin/sh\necho "$*" >>{box.path("asked")}\nexec /usr/bin/grep "$@"\n')
+    look(box, f"unit {UNIT}")
+    asked = box.path("asked").read_text()
+    assert f"/proc/{os.getpid()}/cgroup" in asked
+
+
+def test_cgroups_of_others_are_not_read_one_by_one(box: Box) -> None:
+    cgroup(box, f"system.slice/{UNIT}")
+    box.tool("grep", f'#!/bin/sh\necho "$*" >>{box.path("asked")}\nexec /usr/bin/grep "$@"\n')
+    with running("sleep", "60") as other:
+        look(box, f"unit {UNIT}")
+    assert f"/proc/{other}/stat" in box.path("asked").read_text()
+    assert f"/proc/{other}/cgroup" not in box.path("asked").read_text()
+
+
+def test_zombies_which_are_in_no_list_of_members_are_asked(box: Box) -> None:
+    cgroup(box, f"system.slice/{UNIT}")
+    box.tool("grep", f'#!/bin/sh\necho "$*" >>{box.path("asked")}\nexec /usr/bin/grep "$@"\n')
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    look(box, f"unit {UNIT}")
+    child.wait()
+    assert f"/proc/{child.pid}/cgroup" in box.path("asked").read_text()
+
+
 def test_clock_is_that_of_start_ticks(box: Box) -> None:
     before = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     assert look(box).identity.monotonic_us >= before * 10_000
