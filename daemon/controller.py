@@ -41,6 +41,7 @@ from daemon.workqueue import WorkQueue
 
 log = structlog.get_logger("stoker")
 HELPER_CHECKED_S = 300.0
+UNREACHABLE_PERIODS = 3  # the longest back-off of a host that cannot be looked at: it comes back by itself
 
 
 class Controller:
@@ -222,14 +223,15 @@ class Controller:
         self._next(queue, name, memory, done)
 
     def _next(self, queue: WorkQueue[str], name: str, memory: HostMemory, done: Pass) -> None:
+        period = duration_s(done.world.host.period) * (0.9 + 0.2 * self._dice())  # jitter
         if isinstance(done.world.observation, Unknown):
             self.metrics.reconciles.labels("unreachable").inc()
             self._helpers.pop(name, None)
             queue.add_rate_limited(name)
+            queue.add_after(name, UNREACHABLE_PERIODS * period)
             return
         self.metrics.reconciles.labels("ok").inc()
         queue.forget(name)
-        period = duration_s(done.world.host.period) * (0.9 + 0.2 * self._dice())  # jitter
         queue.add_after(name, period if done.wake_in_s is None else min(done.wake_in_s, period))
         if done.road is not None:
             self._ask_engines(name, memory, done, done.road)
