@@ -11,13 +11,16 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from daemon.domain.errors import StoreError
-from daemon.store.schema import SCHEMA_VERSION, metadata
+from daemon.store.migrations import revision_of
+from daemon.store.schema import SCHEMA_VERSION, metadata, revisions
+from daemon.store.upgrade import upgrade
 
 BUSY_TIMEOUT_S = 5.0
 
@@ -28,16 +31,21 @@ _NETWORK = frozenset(
 
 
 def prepare(path: Path, new_id: Callable[[], str], *, create: bool) -> str:
-    """Make the file when there is none and `create`, check it, and give the store's uid.
+    """Make the file when there is none and `create`, check it, upgrade it when it is older, and give the store's uid.
 
     Raises:
-        StoreError: missing, of another version, not ours, on a network file system, or not accessible.
+        StoreError: missing, of a newer version, not ours, on a network file system, not accessible, or older while a
+            daemon works on it.
     """
     try:
         _folder(path.parent, create=create)
-        with _locked(path.with_name(path.name + ".lock")):
+        with _locked(path.with_name(path.name + ".lock")) as lock:
             _file(path, create=create)
-            return _checked(path, new_id)
+            found = _checked(path, new_id)
+            if found.version < SCHEMA_VERSION:
+                with sole(path) as mark:
+                    upgrade(path, (lock, mark))
+            return found.uid
     except OSError as err:
         raise StoreError(f"{path}: {err.strerror}: give the daemon's user access, or set STOKER_DATA") from err
     except sqlite3.OperationalError as err:
@@ -47,8 +55,11 @@ def prepare(path: Path, new_id: Callable[[], str], *, create: bool) -> str:
 
 
 @contextmanager
-def sole(path: Path) -> Iterator[None]:
-    """Hold the mark of the one daemon on this file; the kernel frees it when the process ends. StoreError if taken."""
+def sole(path: Path) -> Iterator[int]:
+    """Hold the mark of the one daemon on this file; the kernel frees it when the process ends. StoreError if taken.
+
+    Gives the mark's descriptor: a child that inherits it holds the mark too.
+    """
     mark = path.with_name(path.name + ".daemon")
     descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -59,7 +70,7 @@ def sole(path: Path) -> Iterator[None]:
             raise StoreError(f"{path}: another daemon (pid {other}) works on this store; stop it first") from err
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -90,12 +101,12 @@ def _folder(folder: Path, *, create: bool) -> None:
 
 
 @contextmanager
-def _locked(lock: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[int]:
     # Two processes that make the same file at once would meet in the switch to WAL, which no busy timeout covers.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -115,33 +126,40 @@ def _file(path: Path, *, create: bool) -> None:
         os.close(folder)
 
 
-def _checked(path: Path, new_id: Callable[[], str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    uid: str
+    version: int
+
+
+def _checked(path: Path, new_id: Callable[[], str]) -> _Found:
     with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and "meta" not in tables:
+            raise StoreError(f"{path} is some other program's database; move it away or set STOKER_DATA")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
             _create(connection, new_id())
-        elif "meta" not in tables:
-            raise StoreError(f"{path} is some other program's database; move it away or set STOKER_DATA")
         values = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     found = values.get("schema_version", "none")
-    if found != str(SCHEMA_VERSION):
+    if not found.isascii() or not found.isdigit() or not 1 <= int(found) <= SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {found}, this Stoker has {SCHEMA_VERSION}: run the Stoker that wrote it, or "
             "move the file away and apply the manifests again (units of the old store are then Unclaimed: left alone)"
         )
-    return str(values["store_uid"])
+    return _Found(str(values["store_uid"]), int(found))
 
 
 def _create(connection: sqlite3.Connection, store_uid: str) -> None:
     dialect = sqlite.dialect()
     connection.execute("BEGIN IMMEDIATE")
-    for table in metadata.sorted_tables:
+    for table in (*metadata.sorted_tables, revisions):
         connection.execute(str(CreateTable(table).compile(dialect=dialect)))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
     rows = [("schema_version", str(SCHEMA_VERSION)), ("store_uid", store_uid)]
     connection.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", rows)
     connection.execute("INSERT INTO counters (name, value) VALUES ('resource_version', 0)")
+    connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (revision_of(SCHEMA_VERSION),))
     connection.execute("COMMIT")

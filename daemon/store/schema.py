@@ -1,6 +1,7 @@
 """The tables, and how values lie in them: times as ISO-8601 UTC text, JSON as canonical text.
 
-Used inside `daemon.store` only. A change of any table raises SCHEMA_VERSION.
+Used inside `daemon.store` only. A change of any table raises SCHEMA_VERSION and adds a revision: see
+`daemon.store.migrations`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     UniqueConstraint,
@@ -23,9 +26,17 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
+
+# alembic's own, as it makes it; not of `metadata`, which is what alembic compares.
+revisions = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 def canonical(value: object) -> str:
@@ -135,7 +146,13 @@ places = Table(
     Index("places_by_host", "host"),
 )
 
-statuses = Table("statuses", metadata, _owner(), Column("status", Json, nullable=False), Column("updated_at", Moment))
+statuses = Table(
+    "statuses",
+    metadata,
+    _owner(),
+    Column("status", Json, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
 
 conditions = Table(
     "conditions",

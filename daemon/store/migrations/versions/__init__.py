@@ -1,0 +1,1 @@
+"""The revisions, oldest first. Each is frozen once it was released."""
