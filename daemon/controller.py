@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from daemon.bus import Manners, Seams, Watches, WatchLimits
 from daemon.doctor import examine
 from daemon.domain.errors import StokerError, TransportError, VerbFailed
 from daemon.domain.host import HostSpec
@@ -70,6 +71,7 @@ class Controller:
         self._queue: WorkQueue[str] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._fence: Fence | None = None
+        self._watches = Watches(_watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
         self.metrics = Metrics(self._sample)
 
     async def run(self) -> None:
@@ -223,7 +225,11 @@ class Controller:
         self._next(queue, name, memory, done)
 
     def _next(self, queue: WorkQueue[str], name: str, memory: HostMemory, done: Pass) -> None:
-        period = duration_s(done.world.host.period) * (0.9 + 0.2 * self._dice())  # jitter
+        if done.road is not None:
+            world = done.world
+            units = {d.unit for d in world.desired} | {r.record.unit for r in world.retired}
+            self._watches.seen(name, done.road, units)
+        period = self._watches.period_s(name, duration_s(done.world.host.period)) * (0.9 + 0.2 * self._dice())  # jitter
         if isinstance(done.world.observation, Unknown):
             self.metrics.reconciles.labels("unreachable").inc()
             self._helpers.pop(name, None)
@@ -238,11 +244,13 @@ class Controller:
 
     async def _say_failed(self, name: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
-        event = Event(Reason.RECONCILE_FAILED, text[:1000], "Host", name, severity="Warning")
+        await self._say(Event(Reason.RECONCILE_FAILED, text[:1000], "Host", name, severity="Warning"))
+
+    async def _say(self, event: Event) -> None:
         try:
             await self._store.add_event(event, self._wall())
         except Exception:
-            log.exception("event not stored", host=name)
+            log.exception("event not stored", host=event.name)
 
     async def _forget(self, name: str) -> None:
         self._memories.pop(name, None)
@@ -250,6 +258,7 @@ class Controller:
         if self._queue is not None:
             self._queue.drop(name)
         self._hosts.pop(name, None)
+        self._watches.forget(name)
         self._roads.forget(name)
 
     def _ask_engines(self, name: str, memory: HostMemory, done: Pass, road: Asks) -> None:
@@ -265,18 +274,18 @@ class Controller:
                 memory.asking.add(question.process)
                 self._spawn(name, self._ask_serves(name, memory, prober, question))
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         if self._group is None:
             work.close()
-        else:
-            self._group.create_task(self._edge(name, work))
+            return None
+        return self._group.create_task(self._edge(name, work))
 
     async def _edge(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """A probe's edge, as a worker's: whatever it raises is told, and ends neither its siblings nor the daemon."""
+        """A probe's or watch's edge, as a worker's: what it raises is told, and ends neither siblings nor daemon."""
         try:
             await work
         except Exception as error:
-            log.exception("probe failed", host=name)
+            log.exception("probe or watch failed", host=name)
             await self._say_failed(name, error)
 
     async def _generate(self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str) -> None:
@@ -349,7 +358,8 @@ class Controller:
                     kind = "defunct" if holder.process.state == "Z" else holder.ownership.owner
                     strays[kind] = strays.get(kind, 0) + 1
         up = memory.look is not None and not isinstance(memory.look, Unknown)
-        return HostSample(name, up, age, tuple(sorted(strays.items())), tuple(drift))
+        watched, signals = self._watches.is_up(name), self._watches.signals(name)
+        return HostSample(name, up, age, tuple(sorted(strays.items())), tuple(drift), watched, signals)
 
 
 def _ssh_settings(settings: Settings) -> SshSettings:
@@ -360,4 +370,12 @@ def _ssh_settings(settings: Settings) -> SshSettings:
         accept_unknown_host_keys=settings.accept_unknown_host_keys,
         connect_timeout_s=settings.connect_timeout_s,
         login_timeout_s=settings.login_timeout_s,
+    )
+
+
+def _watch_limits(settings: Settings) -> WatchLimits:
+    return WatchLimits(
+        Manners(settings.watch_answer_s, settings.watch_ping_s, settings.watch_spacing_s),
+        retry_s=settings.watch_retry_s,
+        unwatched_period_s=settings.unwatched_period_s,
     )

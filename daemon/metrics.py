@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 ACTION_KINDS = (
@@ -31,6 +31,8 @@ class HostSample:
     age_s: float | None
     strays: tuple[tuple[str, int], ...] = ()
     drift: tuple[tuple[str, str, str], ...] = ()
+    watched: bool = False
+    signals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,13 @@ class _State(Collector):
             "stoker_drift", "Fields that differ from the declared", labels=["host", "spec", "layer", "field"]
         )
         total = GaugeMetricFamily("stoker_drift_fields", "Number of differing fields", labels=["host", "layer"])
+        watched = GaugeMetricFamily("stoker_watch_up", "1 while the host's systemd is heard", labels=["host"])
+        signals = CounterMetricFamily(
+            "stoker_watch_signals", "Signals of managed units that were heard", labels=["host"]
+        )
         for host in sample.hosts:
+            watched.add_metric([host.host], float(host.watched))
+            signals.add_metric([host.host], host.signals)
             up.add_metric([host.host], float(host.up))
             if host.age_s is not None:
                 age.add_metric([host.host], host.age_s)
@@ -130,4 +138,4 @@ class _State(Collector):
         for one in sample.conditions:
             for status in ("True", "False", "Unknown"):
                 condition.add_metric([one.kind, one.name, one.type, status], float(one.status == status))
-        return [up, age, strays, drift, total, condition]
+        return [up, watched, signals, age, strays, drift, total, condition]

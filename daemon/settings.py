@@ -79,6 +79,11 @@ class Settings(BaseModel):
     reconcile_limit_s: Seconds = 10.0
     look_timeout_s: Seconds = 20.0
     resync_period_s: Seconds = 60.0
+    unwatched_period_s: Seconds = 5.0  # the longest period of a host whose systemd is not heard
+    watch_answer_s: Seconds = 10.0  # for a socket to open, and for each answer of a bus
+    watch_ping_s: Seconds = 30.0  # of silence, before a bus is asked whether it lives
+    watch_spacing_s: Seconds = 0.25  # between two hints of one host
+    watch_retry_s: Seconds = 300.0  # the longest back-off
     resync_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of the period, on either side
 
     log_format: Literal["console", "json"] = "console"

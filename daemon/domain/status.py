@@ -41,6 +41,8 @@ class Reason(StrEnum):
     LOOK_INCOMPLETE = "LookIncomplete"
     HELPER_OUTDATED = "HelperOutdated"
     HELPER_MISSING = "HelperMissing"
+    WATCHED = "Watched"
+    WATCH_UNAVAILABLE = "WatchUnavailable"
     NOT_OBSERVED_YET = "NotObservedYet"
     OBSERVATION_OLD = "ObservationOld"
     # tools and sections

@@ -17,12 +17,17 @@ from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
 from daemon.ssh.argv import Finished
 from daemon.ssh.road import Gathering
+from daemon.ssh.socket import HostSocket, open_through
 
 _CLOSE_S = 2.0
 
 
 class Gone(Exception):
     """The connection turned out dead before the command was handed over."""
+
+
+class SocketRefused(Exception):
+    """sshd opened no such socket; the connection itself stays good."""
 
 
 class _Full(Exception):
@@ -90,6 +95,20 @@ class Link:
             session.channel.write_eof()
         await session.ended
         return session.gathered.finished(session.exit_status, session.why_none)
+
+    async def open_socket(self, path: str) -> HostSocket:
+        """A socket there. It keeps nothing open: a retired connection takes it along.
+
+        Raises:
+            SocketRefused: there is none, or sshd forbids it.
+            TransportError: the connection is gone.
+        """
+        try:
+            return await open_through(self.conn, path)
+        except (asyncssh.Error, OSError) as exc:
+            if isinstance(exc, asyncssh.ChannelOpenError) and not self.conn.is_closed():
+                raise SocketRefused(str(exc)) from exc
+            raise TransportError(Reason.TRANSPORT_LOST, f"cut while {path} was opened: {exc}") from exc
 
     async def _open(self, line: str, handed_over: Callable[[], None]) -> _Session:
         """A channel with the command on it. One refused for their number is asked for again, without an end."""

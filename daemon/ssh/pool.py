@@ -22,8 +22,9 @@ from daemon.domain.host import HostSpec, Ssh
 from daemon.domain.status import Reason
 from daemon.ssh.argv import HELPER_PATH, Finished, command_line, wrap_of, wrapped
 from daemon.ssh.door import LostBeforeLogin, SshSettings, connect
-from daemon.ssh.link import Gone, Link
+from daemon.ssh.link import Gone, Link, SocketRefused
 from daemon.ssh.road import LocalRoad, Road, answered, container_name, judged
+from daemon.ssh.socket import HostSocket
 
 Resolve = Callable[[str], HostSpec | None]
 
@@ -79,14 +80,50 @@ class SshRoad:
         return answered(await self.run((HELPER_PATH, verb), stdin, timeout_s))
 
     async def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Finished:
-        line = command_line(wrapped(argv, self._wrap))
+        return judged(await self._bounded(wrapped(argv, self._wrap), argv[0], stdin, timeout_s), self._wrap)
+
+    async def open_socket(self, path: str, timeout_s: float) -> HostSocket:
+        """A socket of the host, on the connection that is there; none is made for it.
+
+        Raises:
+            TransportError: TransportLost when there is no connection or it went, else why the host gives no socket.
+        """
+        if self._wrap.container is not None:
+            raise TransportError(Reason.UNREACHABLE, "sockets inside a container are not reached by pct exec")
+        link = self._link
+        if link is None or not link.usable:
+            raise TransportError(Reason.TRANSPORT_LOST, f"{self.name}: not connected")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await link.open_socket(path)
+        except SocketRefused as exc:
+            raise TransportError(Reason.UNREACHABLE, await self._why_refused(path, timeout_s)) from exc
+        except TimeoutError:
+            link.retire()
+            raise TransportError(Reason.TRANSPORT_LOST, f"{self.name}: {path}: not within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            link.retire()  # sshd may open it yet, and nobody would close it
+            raise
+
+    async def _why_refused(self, path: str, timeout_s: float) -> str:
+        """sshd answers the same whether it may not or cannot (OpenSSH 9.2), so the host is asked for the socket."""
+        done = await self._bounded(("test", "-S", path), "test", b"", timeout_s)
+        if done.exit_status == 0:
+            return (
+                f"its sshd forbids forwarding to {path}: set AllowStreamLocalForwarding to local or yes there, and look"
+                " for DisableForwarding and for options of the daemon's key"
+            )
+        return f"it has no socket {path}"
+
+    async def _bounded(self, argv: Sequence[str], word: str, stdin: bytes, timeout_s: float) -> Finished:
+        """The command as it is given; `word` names it in errors."""
         progress = _Progress()
         try:
             async with asyncio.timeout(timeout_s):
-                return judged(await self._run(line, stdin, progress), self._wrap)
+                return await self._run(command_line(argv), stdin, progress)
         except TimeoutError:
             progress.abandon()
-            text = f"{self.name}: {argv[0]}: not within {timeout_s:g} s: {progress.why()}"
+            text = f"{self.name}: {word}: not within {timeout_s:g} s: {progress.why()}"
             raise TransportError(progress.reason, text, maybe_done=progress.started) from None
         except asyncio.CancelledError:
             progress.abandon()

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
 from daemon.ssh.argv import HELPER_PATH, Finished, Wrap, helper_refusal, refusal, shell_text, wrapped
+from daemon.ssh.socket import HostSocket, open_here
 
 OUTPUT_LIMIT_BYTES = 8 * 1024 * 1024  # one section of the helper may have 4 MiB
 
@@ -162,6 +163,15 @@ class LocalRoad:
             raise TransportError(
                 Reason.TRANSPORT_LOST, f"no end within {timeout_s:g} s: {argv[0]}", maybe_done=started
             ) from None
+
+    async def open_socket(self, path: str, timeout_s: float) -> HostSocket:
+        """A socket of this machine. Raises TransportError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._refuse_container()
+                return await open_here(path)
+        except OSError as exc:  # TimeoutError is one
+            raise TransportError(Reason.UNREACHABLE, f"{path} cannot be opened: {exc or 'no answer in time'}") from exc
 
     async def close(self) -> None:
         self._closed = True

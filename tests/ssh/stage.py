@@ -39,6 +39,7 @@ class Sshd:
     banner: bytes | None = None
     banner_language: bytes = b""
     no_exit_status: bool = False
+    sockets: bool = False  # whether it opens sockets of this machine for its clients
     die_by_signal: bool = False
     accept_key: LINE | None = None  # None: anybody may log in
     children: set[asyncio.subprocess.Process] = field(default_factory=set)
@@ -93,6 +94,9 @@ class _Server(asyncssh.SSHServer):
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return True
+
+    def unix_connection_requested(self, dest_path: str) -> bool:
+        return self._sshd.sockets
 
     def session_requested(self) -> asyncssh.SSHServerProcess[bytes]:
         if self._sessions >= self._sshd.sessions_max:
