@@ -17,11 +17,16 @@ _MIN_LENGTH = 20
 
 
 def token_at(folder: Path) -> str:
-    """The token in `folder`, made when there is none. Blocks. Raises: StokerError as `read_token`."""
+    """The token in `folder`, made when there is none. Blocks. Raises: StokerError as `read_token`, or no access."""
     path = folder / TOKEN_FILE
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not path.exists():
-        _create(path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _create(path)
+    except OSError as error:
+        raise StokerError(
+            f"{folder}: {error.strerror}: give the daemon's user (uid {os.geteuid()}) write access, or set STOKER_DATA"
+        ) from error
     return read_token(path)
 
 
