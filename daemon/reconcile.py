@@ -50,9 +50,9 @@ class Limits:
     """Bounds of one pass, in seconds. A look that outlasts both `old_s` and the host's period makes things unknown."""
 
     look_s: float = 20.0
-    old_s: float = 5.0  # a shorter period must not make a busy host's slow answers unknown
     action_s: float = 20.0
     pass_s: float = 10.0
+    old_s: float = 5.0  # a shorter period must not make a busy host's slow answers unknown
 
 
 @dataclass(frozen=True, slots=True)
