@@ -228,7 +228,7 @@ class Controller:
         if done.road is not None:
             world = done.world
             units = {d.unit for d in world.desired} | {r.record.unit for r in world.retired}
-            self._watches.seen(name, done.road, units)
+            self._watches.seen(name, (world.host.ssh, world.host.via), done.road, units)
         period = self._watches.period_s(name, duration_s(done.world.host.period)) * (0.9 + 0.2 * self._dice())  # jitter
         if isinstance(done.world.observation, Unknown):
             self.metrics.reconciles.labels("unreachable").inc()

@@ -151,7 +151,7 @@ class Owner:
 
     async def watched(self, bus: FakeBus, *units: str, name: str = "a") -> None:
         """A fine look, and the watch that follows."""
-        self.watches.seen(name, bus, units or (UNIT,))
+        self.watches.seen(name, "", bus, units or (UNIT,))
         await self.until(lambda: self.watches.is_up(name) and name in self.pokes)
         self.pokes.clear()
 

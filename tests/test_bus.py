@@ -139,7 +139,7 @@ async def test_units_that_come_and_go_are_matched_on_the_open_watch() -> None:
     bus = FakeBus()
     async with owner(bus) as stage:
         await stage.watched(bus)
-        stage.watches.seen("a", bus, (OTHER,))
+        stage.watches.seen("a", "", bus, (OTHER,))
         await stage.until(lambda: stage.pokes == ["a"])  # what happened to it before the match stood was not heard
         bus.changed(OTHER)
         await stage.until(lambda: stage.watches.signals("a") == 1)
@@ -203,7 +203,7 @@ async def test_a_refusal_is_told_once_and_the_period_is_short_until_it_ends(memb
     bus = FakeBus(refused={member})
     async with owner(bus) as stage:
         for tries in range(1, 4):
-            stage.watches.seen("a", bus, (UNIT,))
+            stage.watches.seen("a", "", bus, (UNIT,))
             await stage.until(lambda tries=tries: bus.opened == tries and stage.watches._hosts["a"].task.done())
         assert [event.reason for event in stage.events] == [Reason.WATCH_UNAVAILABLE]
         assert "AccessDenied: not for you" in stage.events[0].message
@@ -217,11 +217,11 @@ async def test_a_refusal_is_told_once_and_the_period_is_short_until_it_ends(memb
 async def test_a_road_that_gives_no_socket_is_told_and_a_lost_one_is_not() -> None:
     bus = FakeBus(lost=Reason.TRANSPORT_LOST)
     async with owner(bus) as stage:
-        stage.watches.seen("a", bus, (UNIT,))
+        stage.watches.seen("a", "", bus, (UNIT,))
         await stage.until(stage.watches._hosts["a"].task.done)
         assert stage.told() == []
         bus.lost = Reason.UNREACHABLE
-        stage.watches.seen("a", bus, (UNIT,))
+        stage.watches.seen("a", "", bus, (UNIT,))
         await stage.until(lambda: stage.events != [])
         said = "not watched, so looked at every 5 s or sooner: no socket: Unreachable"
         assert stage.told() == [(Reason.WATCH_UNAVAILABLE, said)]
@@ -229,7 +229,7 @@ async def test_a_road_that_gives_no_socket_is_told_and_a_lost_one_is_not() -> No
 
 async def test_a_road_without_sockets_is_not_watched() -> None:
     async with owner() as stage:
-        stage.watches.seen("a", object(), (UNIT,))
+        stage.watches.seen("a", "", object(), (UNIT,))
         assert not stage.watches.is_up("a")
         assert stage.watches.period_s("a", 10.0) == 5.0
 
@@ -238,7 +238,7 @@ async def test_tries_come_apart_further_and_further() -> None:
     bus = FakeBus(refused={"Hello"})
     limits = replace(QUICK, retry_s=1000.0)
     async with owner(bus, limits=limits) as stage:
-        stage.watches.seen("a", bus, (UNIT,))
+        stage.watches.seen("a", "", bus, (UNIT,))
         await stage.until(stage.watches._hosts["a"].task.done)
         waits = [stage.watches._backoff_s(failures) for failures in range(1, 30)]
         assert waits[:3] == [0.75, 1.5, 3.0]
@@ -249,7 +249,7 @@ async def test_a_forgotten_host_and_one_reached_in_another_way_are_let_go() -> N
     bus, other = FakeBus(), FakeBus()
     async with owner(bus, other) as stage:
         await stage.watched(bus)
-        stage.watches.seen("a", other, (UNIT,))
+        stage.watches.seen("a", "elsewhere", other, (UNIT,))
         await stage.until(lambda: stage.watches.is_up("a") and other.opened == 1)
         stage.pokes.clear()
         stage.watches.forget("a")
@@ -301,7 +301,7 @@ async def test_a_hostile_bus_ends_its_watch_and_nothing_else(talk: object) -> No
     before = _descriptors()
     async with owner(bus, good) as stage:
         await stage.watched(good, name="b")
-        stage.watches.seen("a", bus, (UNIT,))
+        stage.watches.seen("a", "", bus, (UNIT,))
         await stage.until(lambda: [event.reason for event in stage.events] == [Reason.WATCH_UNAVAILABLE])
         assert stage.watches._hosts["a"].task.done()  # type: ignore[union-attr]
         good.changed()
@@ -326,7 +326,7 @@ async def test_a_flood_of_hints_costs_one_look_in_each_spacing() -> None:
     bus = FakeBus(talk=flood)
     loop = asyncio.get_running_loop()
     async with owner(bus, limits=replace(QUICK, manners=BUSY)) as stage:
-        stage.watches.seen("a", bus, (UNIT,))
+        stage.watches.seen("a", "", bus, (UNIT,))
         await stage.until(lambda: len(stage.pokes) >= 2)
         began, before = loop.time(), len(stage.pokes)
         await stage.until(lambda: len(stage.pokes) >= before + 5)
@@ -339,7 +339,7 @@ async def test_a_task_ended_in_any_phase_leaves_no_descriptor() -> None:
     for calls in range(6):
         bus = FakeBus(mute={"Subscribe"} if calls % 2 else set())
         async with owner(bus) as stage:
-            stage.watches.seen("a", bus, (UNIT,))
+            stage.watches.seen("a", "", bus, (UNIT,))
             await stage.until(lambda bus=bus, calls=calls: bus.opened == 1 and len(bus.calls) >= min(calls, 3))
     await asyncio.sleep(0)
     assert _descriptors() == before

@@ -42,6 +42,7 @@ class WatchLimits:
 
 @dataclass(slots=True)
 class _Watch:
+    way: object
     road: Opens
     units: frozenset[str] = frozenset()
     task: asyncio.Task[None] | None = None
@@ -71,17 +72,20 @@ class Watches:
     seams: Seams
     _hosts: dict[str, _Watch] = field(default_factory=dict)
 
-    def seen(self, name: str, road: object, units: Iterable[str]) -> None:
-        """The host was looked at fine over that road: watch these units there, and begin when nobody does."""
+    def seen(self, name: str, way: object, road: object, units: Iterable[str]) -> None:
+        """The host was looked at fine over that road: watch these units there, and begin when nobody does.
+
+        `way` is how the host is reached: a watch over another one is given up.
+        """
         watch = self._hosts.get(name)
-        if watch is not None and watch.road is not road:
+        if watch is not None and watch.way != way:
             self.forget(name)
             watch = None
         if not isinstance(road, Opens):
             return
         if watch is None:
-            watch = self._hosts[name] = _Watch(road)
-        watch.units = frozenset(units)
+            watch = self._hosts[name] = _Watch(way, road)
+        watch.road, watch.units = road, frozenset(units)
         if watch.talk is not None and watch.up:
             watch.talk.match(watch.units)
         if watch.task is None or watch.task.done():
