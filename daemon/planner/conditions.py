@@ -13,7 +13,7 @@ from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import launch_drift
-from daemon.planner.holders import Holders
+from daemon.planner.holders import Holders, in_container
 from daemon.planner.plan import Plan
 from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S, is_mps_server
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
@@ -313,7 +313,7 @@ def _clean(world: World, look: Observation, plan: Plan, generation: int) -> Cond
 
 def _may_be_ours(uuid: str, world: World, look: Observation) -> bool:
     """A running instance of ours has that card, and the driver's pids are of another namespace than the host's."""
-    return look.identity.container not in ("", "none") and uuid in _live_cards(world, look)
+    return in_container(look) and uuid in _live_cards(world, look)
 
 
 def _live_cards(world: World, look: Observation) -> frozenset[str]:

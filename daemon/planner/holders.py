@@ -1,6 +1,8 @@
 """Who holds what a spec needs: GPUs, ports and managed cgroups, each holder with its owner.
 
-A GPU row names a process only if that pid here has a `/dev/nvidia*` file open; else its memory is unseen.
+A GPU row names a process only if that pid here has a `/dev/nvidia*` file open; else its memory is unseen. Inside a
+container the driver may show the host's pids, or none. There one row that names nobody makes all of them unseen, since
+another may name a wrong process: who holds a card in use is then told only by our mark, of a unit bound to that card.
 """
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from daemon.domain.observation import Observation, Process, ProcessId, Unit, Unknown
+from daemon.domain.observation import Gpu, Observation, Process, ProcessId, Unit, Unknown
 from daemon.engines.unit import parse_unit
-from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, is_engine
+from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, is_engine, marked_units
 from daemon.planner.world import World
 
 SMALL_SHARE_MIB = 1024
@@ -146,7 +148,7 @@ def holders_of(world: World, look: Observation, ledger: Ledger) -> Holders | Unk
     for section in (look.processes, look.listeners, look.units):
         if isinstance(section, Unknown):
             return section
-    gpus, ghosts = _gpu_holders(look, ledger)
+    gpus, ghosts = _gpu_holders(look, ledger, world)
     ports = _port_holders(world, look)
     pids = set(gpus) | set(ports)
     groups: dict[int, str] = {}
@@ -176,20 +178,47 @@ def _by_card(row: tuple[str, int, int | None]) -> tuple[int, str, int]:
 
 
 def _gpu_holders(
-    look: Observation, ledger: Ledger
+    look: Observation, ledger: Ledger, world: World
 ) -> tuple[dict[int, list[tuple[str, int, int | None]]], list[tuple[str, int, int | None]]]:
     held: dict[int, list[tuple[str, int, int | None]]] = {}
     ghosts: list[tuple[str, int, int | None]] = []
     if isinstance(look.apps, Unknown) or isinstance(look.gpus, Unknown):
         return held, ghosts
     index = {gpu.uuid: gpu.index for gpu in look.gpus}
+    here = [app for app in look.apps if (p := ledger.processes.get(app.pid)) is not None and p.nvidia_open]
+    if len(here) < len(look.apps) and in_container(look):
+        here = []
     for app in look.apps:
-        process = ledger.processes.get(app.pid)
-        if process is None or not process.nvidia_open:
-            ghosts.append((app.gpu_uuid, app.pid, app.memory_mib))
-        else:
+        if app in here:
             held.setdefault(app.pid, []).append((app.gpu_uuid, index.get(app.gpu_uuid, -1), app.memory_mib))
+        else:
+            ghosts.append((app.gpu_uuid, app.pid, app.memory_mib))
+    if in_container(look) and not here:
+        held = _marked_holders(_unseen(look.gpus), index, world, ledger)
     return held, ghosts
+
+
+def _unseen(gpus: Iterable[Gpu]) -> set[str]:
+    """Cards of which more than a small share is in use."""
+    return {gpu.uuid for gpu in gpus if (gpu.memory_used_mib or 0) >= SMALL_SHARE_MIB}
+
+
+def _marked_holders(
+    unseen: set[str], index: dict[str, int], world: World, ledger: Ledger
+) -> dict[int, list[tuple[str, int, int | None]]]:
+    """What carries our mark and has a card open, on those cards with memory in use that its unit is bound to."""
+    bound = {desired.unit: desired.gpu_uuids & unseen for desired in world.desired}
+    held: dict[int, list[tuple[str, int, int | None]]] = {}
+    for process in ledger.processes.values():
+        cards = {uuid for unit in marked_units(process, ledger) for uuid in bound.get(unit, ())}
+        if cards and process.nvidia_open:
+            held[process.id.pid] = [(uuid, index.get(uuid, -1), None) for uuid in sorted(cards)]
+    return held
+
+
+def in_container(look: Observation) -> bool:
+    """Whether the host that was looked at is a container, so that the driver's pids may be of another namespace."""
+    return look.identity.container not in ("", "none")
 
 
 def _port_holders(world: World, look: Observation) -> dict[int, list[int]]:

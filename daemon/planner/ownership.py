@@ -159,11 +159,8 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
     """Rows five to seven: our mark, then a declared engine that nobody attends, else somebody else's."""
     if process.marks is None:
         return Ownership("unknown", "its environment could not be read")
-    marks = dict(process.marks)
-    ours = marks.get("STOKER_STORE") == ledger.store_uid and bool(marks.get("STOKER_SPEC"))
-    units = ledger.mark_units.get(marks.get("STOKER_SPEC", ""), ()) if ours else ()
-    if (started_by := ledger.launch_units.get(marks.get("STOKER_LAUNCH", ""))) in units and started_by is not None:
-        units = (started_by,)
+    ours = _ours(process, ledger)
+    units = marked_units(process, ledger)
     engine = is_engine(process)
     if not ours and not engine:
         return Ownership("foreign", "not started by Stoker")
@@ -184,6 +181,21 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
     if _unattended(process, ledger.processes):
         return Ownership("orphan-likely", "an engine's process that nobody attends")
     return Ownership("foreign", "an engine's process with a living launcher")
+
+
+def _ours(process: Process, ledger: Ledger) -> bool:
+    marks = dict(process.marks or ())
+    return marks.get("STOKER_STORE") == ledger.store_uid and bool(marks.get("STOKER_SPEC"))
+
+
+def marked_units(process: Process, ledger: Ledger) -> tuple[str, ...]:
+    """The units that a process with our mark was started by: the one of its launch, else all of its spec here."""
+    if not _ours(process, ledger):
+        return ()
+    marks = dict(process.marks or ())
+    units = ledger.mark_units.get(marks["STOKER_SPEC"], ())
+    started_by = ledger.launch_units.get(marks.get("STOKER_LAUNCH", ""))
+    return (started_by,) if started_by is not None and started_by in units else units
 
 
 def _marked_live(units: tuple[str, ...], ledger: Ledger) -> Ownership | None:

@@ -30,9 +30,13 @@ class Gate:
     def __init__(self, box: Box) -> None:
         self.box = box
         box.tool("nvidia-smi", SMI.format(root=box.root))
-        self.gpus(f"0, {CARD}\n")
+        self.gpus(f"0, {CARD}, 21093\n")
+        self.inside_container(False)
         self.apps("")
         self.manifest(f"gpu 0 {CARD}\n")
+
+    def inside_container(self, inside: bool) -> None:
+        self.box.tool("systemd-detect-virt", f"#!/bin/sh\nexit {0 if inside else 1}\n")
 
     def gpus(self, text: str) -> None:
         self.box.path("gpus").write_text(text, encoding="utf-8")
@@ -46,7 +50,8 @@ class Gate:
         (folder / unit).write_text(text, encoding="utf-8")
 
     def command(self) -> list[str]:
-        script = self.box.script(host.gate_text(), **self.box.constants(), POLL_S="0.02", SAY_EVERY="5", LIMIT_S="1")
+        more = {"CARDS": f"'{self.box.root}/dev/nvidia[0-9]*'", "POLL_S": "0.02", "SAY_EVERY": "5", "LIMIT_S": "1"}
+        script = self.box.script(host.gate_text(), **self.box.constants(), **more)
         return ["/bin/sh", str(script), UNIT]
 
     def opens(self) -> str:
@@ -197,3 +202,38 @@ def test_blind_for_gpus_it_still_watches_its_port(gate: Gate) -> None:
         gate.manifest(f"gpu 0 {CARD}\nport {server.getsockname()[1]}\n")
         with gate.waiting() as (said, _):
             assert "listens on port" in said
+
+
+@pytest.mark.parametrize("rows", ["", f"{CARD}, 99999999, python3, 21090\n"], ids=["no rows", "a pid of the host"])
+def test_in_a_container_who_has_a_card_open_keeps_it_closed_while_ours_is_in_use(
+    gate: Gate, holder: int, rows: str
+) -> None:
+    gate.inside_container(True)
+    gate.apps(rows)
+    with gate.waiting() as (said, process):
+        assert f"waits for pid {holder} (sleep 60 ) of user" in said
+        assert f"GPU {CARD}, 21093 MiB are held" in said
+        gate.gpus(f"0, {CARD}, 3\n")
+        assert process.wait(timeout=20) == 0
+
+
+def test_in_a_container_a_pid_of_the_host_names_no_wrong_process(gate: Gate, holder: int) -> None:
+    gate.inside_container(True)
+    gate.apps(f"{CARD}, 99999999, python3, 21090\nGPU-other, {os.getpid()}, python3, 21090\n")
+    with gate.waiting() as (said, _):
+        assert f"waits for pid {holder} " in said
+        assert f"pid {os.getpid()} " not in said
+
+
+def test_in_a_container_a_card_in_use_by_nobody_here_does_not_matter(gate: Gate) -> None:
+    gate.inside_container(True)
+    gate.apps(f"{CARD}, 99999999, python3, 21090\n")
+    assert gate.opens() == ""
+
+
+def test_in_a_container_rows_that_all_name_somebody_here_are_believed(gate: Gate, holder: int) -> None:
+    gate.inside_container(True)
+    gate.apps(f"{CARD}, {holder}, python3, 21090\n")
+    with gate.waiting() as (said, _):
+        assert f"pid {holder} (sleep 60 ) of user" in said
+        assert "which holds GPU" in said

@@ -233,3 +233,41 @@ def test_a_unit_of_ours_that_somebody_only_edited_goes_with_its_spec() -> None:
     unit.file = unit.loaded = unit.file.replace("Restart=always", "Restart=no")
     driver.settle()
     assert UNIT not in driver.box.units
+
+
+def in_container(world: World, shift: int | None) -> World:
+    """The same look out of a container whose driver shows pids shifted so far; None: no rows."""
+    look = world.observation
+    apps = () if shift is None else tuple(replace(app, pid=app.pid + shift) for app in look.apps)  # type: ignore
+    identity = replace(look.identity, container="lxc")  # type: ignore[union-attr]
+    return replace(world, observation=replace(look, identity=identity, apps=apps))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("container", [False, True])
+def test_a_pid_of_another_namespace_is_not_the_process_here_with_the_same_number(container: bool) -> None:
+    """On a host a row of a dead process does not spoil the others: there a likely orphan is what its row says."""
+    driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
+    for _ in range(8):
+        driver.turn()
+    named = driver.box.spawn(WORKER, "/..", gpus={UUIDS[3]: 9000}, ppid=1)
+    world = in_container(seen_twice(driver), named.pid - driver.box.units[UNIT].main)
+    if not container:
+        identity = replace(world.observation.identity, container="none")  # type: ignore[union-attr]
+        world = replace(world, observation=replace(world.observation, identity=identity))  # type: ignore[type-var]
+    assert [target.pid for signal in signals(world) for target in signal.targets] == ([] if container else [named.pid])
+
+
+@pytest.mark.parametrize("shift", [1_000_000, None])
+def test_in_a_container_an_orphan_is_told_by_our_mark_and_nobody_else_is_touched(shift: int | None) -> None:
+    driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
+    orphan = driver.box.spawn(WORKER, "/stray", gpus={UUIDS[0]: 9000}, marks=MARKS)
+    driver.box.spawn(WORKER, "/stray", gpus={UUIDS[0]: 9000})
+    driver.box.spawn(WORKER, "/stray", gpus={UUIDS[3]: 9000}, marks=(MARKS[0], ("STOKER_STORE", "another")))
+    world = in_container(seen_twice(driver), shift)
+    assert [target.pid for signal in signals(world) for target in signal.targets] == [orphan.pid]
+
+
+def test_in_a_container_an_orphan_of_a_unit_that_is_bound_to_free_cards_only_is_left() -> None:
+    driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
+    driver.box.spawn(WORKER, "/stray", gpus={UUIDS[3]: 9000}, marks=MARKS)
+    assert not signals(in_container(seen_twice(driver), 1_000_000))
