@@ -28,6 +28,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     # the road to a host
     UNREACHABLE = "Unreachable"
+    CONTAINER_UNREACHABLE = "ContainerUnreachable"
     TRANSPORT_LOST = "TransportLost"
     CONNECT_TIMEOUT = "ConnectTimeout"
     HOST_KEY_UNKNOWN = "HostKeyUnknown"

@@ -29,7 +29,12 @@ _SHELL_SAYS = re.compile(
     rb"|This account is currently not available|^if: Expression Syntax\.",
     re.MULTILINE,
 )
-_CONTAINER_SAYS = re.compile(rb"(container|CT) '?\d+'? (is )?not running|Configuration file '[^']*' does not exist")
+# pct's own words (PVE/CLI/pct.pm, PVE/Cluster), and those of lxc-attach (lxc 6, attach.c) while a container goes down.
+_CONTAINER_SAYS = re.compile(
+    rb"(container|CT) '?\d+'? (is )?not running|Configuration file '[^']*' does not exist"
+    rb"|(CT|container) '?\d+'? does not exist|^lxc-attach: .*Failed to get init pid",
+    re.MULTILINE,
+)
 _PCT_MISSING = re.compile(rb"pct: (command )?not found")
 _HELPER_DONE = re.compile(rb"^@[0-9a-f]{32} end exit=\d+$", re.MULTILINE)
 
@@ -99,7 +104,10 @@ def refusal(done: Finished, wrap: Wrap) -> tuple[Reason, str] | None:
     if wrap.container is not None and _PCT_MISSING.search(done.stderr):
         return Reason.TOOL_MISSING, f"no pct on the machine that SSH reaches: {told}; is it a Proxmox VE node?"
     if wrap.container is not None and _CONTAINER_SAYS.search(done.stderr):
-        return Reason.UNREACHABLE, f"container {wrap.container} cannot be entered: {told}; start it, or correct via"
+        return (
+            Reason.CONTAINER_UNREACHABLE,
+            f"container {wrap.container} cannot be entered: {told}; start it, or correct via",
+        )
     if _SHELL_SAYS.search(done.stderr + b"\n" + done.stdout):
         return Reason.UNSUPPORTED_LOGIN_SHELL, f"the login shell answered: {told}; give the user a Bourne shell"
     return None
