@@ -43,7 +43,7 @@ def connect() -> Client:
     """A client for the daemon of the environment. Raises: StokerError when there is no token."""
     settings = load_settings(os.environ)
     url = os.environ.get("STOKER_URL") or _local_url(settings)
-    return Client(url, _token(settings), actor=_actor())
+    return Client(url, _token(settings), actor=actor())
 
 
 def _token(settings: Settings) -> str:
@@ -64,7 +64,8 @@ def _local_url(settings: Settings) -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def _actor() -> str:
+def actor() -> str:
+    """Who asks, for the daemon's events."""
     try:
         who = getpass.getuser()
     except (KeyError, OSError):

@@ -167,7 +167,7 @@ def _host_row(item: dict[str, Any], wide: bool) -> tuple[object, ...]:
     row = (
         item["metadata"]["name"],
         spec.get("mode"),
-        _host_status(status),
+        host_status(status),
         len(status["plan"]) if observed(status) else "?",
         seen if declared is None else f"{seen}/{declared}",
         age(item["metadata"].get("creationTimestamp")),
@@ -180,7 +180,8 @@ def _host_row(item: dict[str, Any], wide: bool) -> tuple[object, ...]:
     return (*row, address + (f" ct {via}" if via else ""), _generation(item), labels_text(item["metadata"]["labels"]))
 
 
-def _host_status(status: dict[str, Any]) -> str:
+def host_status(status: dict[str, Any]) -> str:
+    """What ails a host first, in one word."""
     said = {its["type"]: its for its in status.get("conditions", [])}
     for type_ in ("Reachable", "Observed", "GPUsReady", "Acting", "Clean"):
         if type_ in said and said[type_]["status"] != "True":

@@ -31,16 +31,29 @@ State = Literal["up", "cut", "frozen"]
 class Answered(Protocol):
     """What one command printed and how it ended."""
 
-    exit_status: int
-    stdout: bytes
-    stderr: bytes
+    @property
+    def exit_status(self) -> int:
+        """0 to 255."""
+
+    @property
+    def stdout(self) -> bytes:
+        """All of it."""
+
+    @property
+    def stderr(self) -> bytes:
+        """All of it."""
+
+    @property
+    def took_s(self) -> float:
+        """How long the command ran."""
 
 
 class Machine(Protocol):
     """The part of a simulated host that the server needs."""
 
-    name: str
-    on_unit_change: list[Callable[[str], None]]
+    @property
+    def on_unit_change(self) -> list[Callable[[str], None]]:
+        """Whoever is told a unit's name when its state changes."""
 
     def answer(self, argv: Sequence[str], stdin: bytes) -> Answered:
         """Carry one command out at once."""
@@ -71,6 +84,7 @@ class SimServer:
         self._now = now
         self._wire = Wire()
         self._touched = asyncio.Event()
+        self._changed: dict[str, None] = {}
         self._options = asyncssh.SSHServerConnectionOptions(
             server_factory=lambda: _Door(self.bus),
             server_host_keys=[self.host_key],
@@ -88,7 +102,7 @@ class SimServer:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[SimServer]:
         """Listening until the end of the block; then nothing of it is left."""
-        self.machine.on_unit_change.append(self.bus.changed)
+        self.machine.on_unit_change.append(self._note_change)
         try:
             async with asyncio.TaskGroup() as group:
                 self.port = self._wire.bind(LOOPBACK)
@@ -100,7 +114,7 @@ class SimServer:
                         task.cancel()
         finally:
             self._wire.close()
-            self.machine.on_unit_change.remove(self.bus.changed)
+            self.machine.on_unit_change.remove(self._note_change)
 
     @property
     def host_key_line(self) -> str:
@@ -118,6 +132,17 @@ class SimServer:
     def touch(self) -> None:
         """Something was done to the machine from outside: its next change may be due sooner."""
         self._touched.set()
+
+    def _note_change(self, unit: str) -> None:
+        """Told on the bus when the machine's move is over: in the middle of one nobody may ask for its state."""
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._tell_changes)
+        self._changed[unit] = None
+
+    def _tell_changes(self) -> None:
+        changed, self._changed = self._changed, {}
+        for unit in changed:
+            self.bus.changed(unit)
 
     async def _tick(self) -> None:
         """Wake the machine when something inside it is due, so that the bus tells it the moment it happens."""
@@ -144,6 +169,7 @@ class SimServer:
         self.commands += 1
         done = self.machine.answer(argv, stdin)
         self.touch()
+        await asyncio.sleep(done.took_s)
         process.stdout.write(done.stdout)
         process.stderr.write(done.stderr)
         with contextlib.suppress(asyncssh.Error, OSError):

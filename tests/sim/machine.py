@@ -14,6 +14,7 @@ class Answer:
     exit_status: int = 0
     stdout: bytes = b""
     stderr: bytes = b""
+    took_s: float = 0.0
 
 
 @dataclass

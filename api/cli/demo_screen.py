@@ -1,0 +1,176 @@
+"""The demo on a terminal: the fleet, what it says of itself, and each fault with its steps, fitted to the window.
+
+Draws what `demo_fleet` and `demo_story` hold; asks nobody and measures nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.demo_fleet import DOWN, FOREIGN, FREE, LOADING, ORPHAN, SERVING, Fleet, condition
+from api.cli.demo_story import Chapter, Step
+from api.cli.describe import placements
+from api.cli.show import host_status
+from api.cli.text import safe
+
+_LETTERS = {
+    SERVING: ("serving", "black on green"),
+    LOADING: ("loading", "black on yellow"),
+    DOWN: ("down", "white on red"),
+    ORPHAN: ("leftover holds it", "black on magenta"),
+    FOREIGN: ("foreign work", "white on blue"),
+    FREE: ("free", "dim"),
+}
+_TRUTH = {"True": "green", "False": "red", "Unknown": "yellow"}
+_KINDS = {
+    "fault": ("!", "bold red"),
+    "told": (" ", ""),
+    "did": (">", "cyan"),
+    "healed": ("=", "green"),
+    "late": ("x", "red"),
+}
+_UNIT = re.compile(r"stoker-[a-z0-9-]+\.([a-z0-9.]+)\.service(?: on [a-z0-9-]+)?")
+_FEWEST_STEPS = 3
+_MOST_TEXT = 300  # the rest is in `stoker events`
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that one picture shows. `note` is what the demo itself waits for; `ask` how a person asks the daemon."""
+
+    title: str
+    elapsed_s: float
+    fleet: Fleet | None
+    chapters: Sequence[Chapter]
+    note: str
+    ask: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The picture, as many of the open fault's steps as the window has room for."""
+        width, height = options.max_width, console.size.height
+        above = [_title(self, width), *_fleet(self.fleet), Text()]
+        below = [Text(), Text(safe(self.note), style="bold"), *(Text(safe(line), style="dim") for line in self.ask)]
+        taken = _lines(console, options, Group(*above, *below)) + len(self.chapters) + 1
+        yield Group(*above, *_faults(self.chapters, max(height - taken - 1, _FEWEST_STEPS), width), *below)
+
+
+def _lines(console: Console, options: ConsoleOptions, what: RenderableType) -> int:
+    return len(console.render_lines(what, options, pad=False))
+
+
+def _title(scene: Scene, width: int) -> Text:
+    clock = seconds_text(scene.elapsed_s)
+    left = f"Stoker demo  {scene.title}"
+    return Text.assemble((left, "bold"), " " * max(width - len(left) - len(clock), 2), (clock, "bold"))
+
+
+def _fleet(fleet: Fleet | None) -> list[RenderableType]:
+    if fleet is None or not fleet.hosts:
+        return [Text("nothing is declared yet", style="dim")]
+    hosts = _table("HOST", "CARDS", "STATUS", "SPEC", "READY", "REASON")
+    for name, item in fleet.hosts.items():
+        status = host_status(item["status"])
+        here = _specs_on(fleet, name) or [("", "", "")]
+        for at, (spec, ready, reason) in enumerate(here):
+            first = at == 0
+            hosts.add_row(
+                Text(name if first else "", style="bold"),
+                _cards(fleet.cards(name)) if first else Text(),
+                Text(status if first else "", style="green" if status == "OK" else "yellow"),
+                spec,
+                Text(ready, style=_TRUTH.get(ready, "")),
+                reason,
+            )
+    return [hosts, _legend()]
+
+
+def _specs_on(fleet: Fleet, host: str) -> list[tuple[str, str, str]]:
+    found = []
+    for name, item in fleet.specs.items():
+        if host in {where for _, where, _, _ in placements(item["spec"])}:
+            ready = condition(item, "Ready")
+            drift = sum(len(instance.get("drift", [])) for instance in fleet.instances(name))
+            found.append((name, ready["status"], ready["reason"] + (f", {drift} fields differ" if drift else "")))
+    return found
+
+
+def _cards(letters: str) -> Text:
+    shown = Text()
+    for letter in letters:
+        shown.append(f" {letter}", style=_LETTERS.get(letter, ("", ""))[1])
+    shown.append(" ", style="")
+    return shown
+
+
+def _legend() -> Text:
+    shown = Text()
+    for letter, (meaning, style) in _LETTERS.items():
+        shown.append(letter, style=style)
+        shown.append(f" {meaning}   ", style="dim")
+    return shown
+
+
+def _faults(chapters: Sequence[Chapter], room: int, width: int) -> Iterable[RenderableType]:
+    """A line for each fault that was; of the last one its steps, the first and the latest as far as there is room."""
+    if not chapters:
+        return
+    table = _table("FAULT", "WHERE", "FOUND", "HEALED", "STOKER DID")
+    for one in chapters:
+        table.add_row(f"{one.number} {one.fault.name}", f"{one.fault.host} {one.fault.spec}", *outcome(one))
+    yield table
+    steps = chapters[-1].steps
+    if len(steps) > room:
+        steps = [steps[0], *steps[-(room - 1) :]]
+    for step in steps:
+        yield step_text(step, width)
+
+
+def outcome(one: Chapter) -> tuple[Text, Text, str]:
+    """How soon it was found and healed, and what was done for it."""
+    found = Text("-" if one.found is None else seconds_text(one.found.after_s))
+    if one.outcome == "late":
+        healed = Text("no", style="red")
+    else:
+        healed = Text("now" if one.healed_s is None else seconds_text(one.healed_s), style="yellow")
+        healed.style = "green" if one.outcome == "healed" else "yellow"
+    did = list(one.actions)
+    if one.by_systemd:
+        did.insert(0, "(systemd's own restart)")
+    return found, healed, ", ".join(did) or ("nothing" if one.outcome == "healed" else "")
+
+
+def step_text(step: Step, width: int = 0) -> Text:
+    """One step as a line; cut where a width is given."""
+    mark, style = _KINDS[step.kind]
+    said = short(step.text)
+    said = said if len(said) <= _MOST_TEXT else said[: _MOST_TEXT - 1] + "…"
+    reason = f"{step.reason}: " if step.reason and step.reason not in said else ""
+    shown = Text(f"  {mark} {seconds_text(step.after_s):>7}  {safe(reason + said)}", style=style, no_wrap=True)
+    if width:
+        shown.truncate(width, overflow="ellipsis")
+    return shown
+
+
+def short(text: str) -> str:
+    """A message whose unit is named by its role alone: spec and host stand above it."""
+    return _UNIT.sub(lambda found: found[1], " ".join(text.split()))
+
+
+def seconds_text(value: float) -> str:
+    """`0.06 s`, `14.2 s`, `2m05s`."""
+    if value < 10:
+        return f"{value:.2f} s"
+    return f"{value:.1f} s" if value < 100 else f"{int(value) // 60}m{int(value) % 60:02d}s"
+
+
+def _table(*head: str) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+    for name in head:
+        made.add_column(name, no_wrap=True, overflow="ellipsis")
+    return made
