@@ -1,3 +1,5 @@
+# make demo   a simulated fleet that breaks and heals before your eyes, on the same fresh machine as make test; Ctrl-C ends
+#             it. ARGS="--faults none", and what else `stoker demo --help` says
 # make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
 # make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client)
 # make show M=NAME  the tests with that pytest marker, root ones included
@@ -6,7 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-.PHONY: test hosts can-boot show bench lint lock
+.PHONY: demo test hosts can-boot show bench lint lock
 
 $(STAMP): requirements.txt pyproject.toml
 	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
@@ -16,6 +18,9 @@ $(STAMP): requirements.txt pyproject.toml
 	printf '#!%s\nfrom api.cli import main\nmain()\n' '$(CURDIR)/$(PY)' > $(VENV)/bin/stoker
 	chmod 755 $(VENV)/bin/stoker
 	touch $@
+
+demo: $(STAMP)
+	@$(VENV)/bin/stoker demo $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest -q -m "not hosts and not bench"
