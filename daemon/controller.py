@@ -26,13 +26,14 @@ from daemon.domain.text import duration_s
 from daemon.install import ensure_helper
 from daemon.lease import take_fence
 from daemon.memory import HostMemory
-from daemon.metrics import ConditionSample, HostSample, Metrics, Sample
-from daemon.planner.holders import Holders
+from daemon.metrics import Metrics, Sample
+from daemon.metrics.samples import FleetSample, HostNow
 from daemon.planner.strays import ServeQuestion
 from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
 from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.record import end_deletion
+from daemon.sampled import Shown, startup_s
 from daemon.settings import Settings, monotonic, wall_clock
 from daemon.ssh import Road, Roads, SshSettings
 from daemon.store import Store
@@ -67,12 +68,13 @@ class Controller:
         self._dice = dice
         self._memories: dict[str, HostMemory] = {}
         self._helpers: dict[str, tuple[HostSpec, float]] = {}
-        self._conditions: tuple[ConditionSample, ...] = ()
+        self._shown = Shown(store)
         self._queue: WorkQueue[str] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._fence: Fence | None = None
         self._watches = Watches(_watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
         self.metrics = Metrics(self._sample)
+        store.time_writes(clock, self.metrics.wrote)
 
     async def run(self) -> None:
         """Begin a run of this store and reconcile its hosts until cancelled."""
@@ -149,18 +151,22 @@ class Controller:
     async def _watch_store(self) -> None:
         """Committed changes become host names; the first round takes every host."""
         with self._store.subscribe() as changes:
-            await self._refresh_conditions()
+            await self._shown.read_all()
+            for host in await self._store.list("Host"):
+                self._hosts[host.name] = HostSpec.model_validate(host.spec)
             await self._poke_all()
             await self._end_empty_deletions()
             async for change in changes:
-                if change.what != "status":
-                    await self._on_change(change)
+                await self._on_change(change)
 
     async def _on_change(self, change: Change) -> None:
         """Wake whom it concerns; when that cannot be read, every host known so far."""
         try:
+            await self._shown.follow(change)
+            if change.what == "status":
+                return
             if change.kind == "Host":
-                self.poke(change.name)
+                await self._host_changed(change.name)
             elif change.kind is None:
                 await self._poke_all()
             else:
@@ -169,6 +175,12 @@ class Controller:
             log.exception("change not followed", kind=change.kind, name=change.name)
             for name in self._memories:
                 self.poke(name)
+
+    async def _host_changed(self, name: str) -> None:
+        found = await self._store.find("Host", name)
+        if found is not None:
+            self._hosts[name] = HostSpec.model_validate(found.spec)
+        self.poke(name)
 
     async def _poke_all(self) -> None:
         for host in await self._store.list("Host"):
@@ -218,10 +230,10 @@ class Controller:
             done = await reconciler.reconcile(name, memory)
         finally:
             self.metrics.reconcile_seconds.observe(self._clock() - began)
-        await self._refresh_conditions()
         if done is None:
             await self._forget(name)
             return
+        self._shown.passed(name, memory)
         self._next(queue, name, memory, done)
 
     def _next(self, queue: WorkQueue[str], name: str, memory: HostMemory, done: Pass) -> None:
@@ -254,6 +266,7 @@ class Controller:
 
     async def _forget(self, name: str) -> None:
         self._memories.pop(name, None)
+        self._shown.forget(name)
         self._helpers.pop(name, None)
         if self._queue is not None:
             self._queue.drop(name)
@@ -317,7 +330,11 @@ class Controller:
                 return row
             return replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
 
-        await self._store.change_instance(one.spec_uid, one.role, name, ready)
+        if await self._store.change_instance(one.spec_uid, one.role, name, ready):
+            took_s = startup_s(memory, desired.unit, invocation, self._clock())
+            if took_s is not None:
+                memory.startup_s[desired.unit] = took_s
+                self.metrics.startup_seconds.observe(took_s)
 
     async def _ask_serves(self, name: str, memory: HostMemory, prober: Prober, question: ServeQuestion) -> None:
         try:
@@ -329,37 +346,21 @@ class Controller:
         finally:
             memory.asking.discard(question.process)
 
-    async def _refresh_conditions(self) -> None:
-        """The conditions as the next scrape shows them."""
-        found: list[ConditionSample] = []
-        for host in await self._store.list("Host"):
-            self._hosts[host.name] = HostSpec.model_validate(host.spec)
-            if (said := await self._store.status("Host", host.uid)) is not None:
-                found += [ConditionSample("Host", host.name, c.type, c.status) for c in said.conditions]
-        for spec in await self._store.list("ServingSpec"):
-            if (said := await self._store.status("ServingSpec", spec.uid)) is not None:
-                found += [ConditionSample("ServingSpec", spec.name, c.type, c.status) for c in said.conditions]
-        self._conditions = tuple(found)
-
     def _sample(self) -> Sample:
-        return Sample([self._host_sample(n, m) for n, m in sorted(self._memories.items())], self._conditions)
+        queue = self._queue
+        fleet = FleetSample(
+            queue=0 if queue is None else len(queue),
+            oldest_wait_s=0.0 if queue is None else queue.oldest_wait_s,
+            open_connections=self._roads.open_connections,
+            connects=self._roads.connects,
+            paused=self._shown.paused,
+            epoch=0 if self._fence is None else self._fence.epoch,
+        )
+        return Sample(self._shown.blocks(), [self._host_now(n, m) for n, m in sorted(self._memories.items())], fleet)
 
-    def _host_sample(self, name: str, memory: HostMemory) -> HostSample:
-        age = None if memory.looked_at_s is None else self._clock() - memory.looked_at_s
-        plan, world = memory.plan, memory.world
-        strays: dict[str, int] = {}
-        drift: list[tuple[str, str, str]] = []
-        if plan is not None and world is not None:
-            units = {d.unit: d.declared.spec_name for d in world.desired}
-            drift = [(units.get(d.unit, ""), d.layer, d.field) for d in plan.drift]
-            if isinstance(plan.holders, Holders):
-                strays["ghost"] = len(plan.holders.ghosts)
-                for holder in plan.holders.all:
-                    kind = "defunct" if holder.process.state == "Z" else holder.ownership.owner
-                    strays[kind] = strays.get(kind, 0) + 1
-        up = memory.look is not None and not isinstance(memory.look, Unknown)
-        watched, signals = self._watches.is_up(name), self._watches.signals(name)
-        return HostSample(name, up, age, tuple(sorted(strays.items())), tuple(drift), watched, signals)
+    def _host_now(self, name: str, memory: HostMemory) -> HostNow:
+        age_s = None if memory.looked_at_s is None else self._clock() - memory.looked_at_s
+        return HostNow(name, age_s, self._watches.is_up(name), self._watches.signals(name))
 
 
 def _ssh_settings(settings: Settings) -> SshSettings:

@@ -12,6 +12,7 @@ from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb,
 from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.planner.plan import Plan
 from daemon.planner.world import Desired, ProbeFact, StrayFact, World
+from daemon.store.rows import StoredInstance
 
 FACTS_KEPT_S = 30.0
 FIRST_WAIT_S = 0.3
@@ -49,11 +50,16 @@ class HostMemory:
     down_since: dict[str, float] = field(default_factory=dict)
     invocations: dict[str, str] = field(default_factory=dict)
     ours: set[str] = field(default_factory=set)
+    restarts: dict[str, int] = field(default_factory=dict)  # unit → those we ordered
+    startup_s: dict[str, float] = field(default_factory=dict)  # unit → of its last start that we saw whole
+    rows: tuple[StoredInstance, ...] = ()
     told: dict[str, str] = field(default_factory=dict)  # unit → the invocation whose failure was told
     failures: int = 0
     tries: dict[Ground, tuple[int, float]] = field(default_factory=dict)
     look: Observation | Unknown | None = None
     looked_at_s: float | None = None
+    look_took_s: float | None = None
+    look_bytes: int | None = None
     plan: Plan | None = None
     world: World | None = None
 

@@ -5,7 +5,7 @@ A look that is not complete is `Unknown` with its reason; it is never an empty h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
@@ -32,6 +32,20 @@ class Wanted:
         yield from (("env", name) for name in self.env)
         yield "whole-table", "0"
         yield "limit-ms", str(limit_ms)
+
+
+class Weighed:
+    """A road that notes how long its last answer took, and its size."""
+
+    def __init__(self, road: Asks, clock: Callable[[], float]) -> None:
+        self._road, self._clock = road, clock
+        self.took_s, self.size = 0.0, 0
+
+    async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        began = self._clock()
+        answer = await self._road.call(verb, stdin, timeout_s)
+        self.took_s, self.size = self._clock() - began, len(answer)
+        return answer
 
 
 async def observe(road: Asks, name: str, wanted: Wanted, *, at_s: float, timeout_s: float) -> Observation | Unknown:

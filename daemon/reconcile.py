@@ -24,7 +24,7 @@ from daemon.journal import evidence_of
 from daemon.lease import hold_fence
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics
-from daemon.observe import Wanted, observe
+from daemon.observe import Wanted, Weighed, observe
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
@@ -100,7 +100,7 @@ class Reconciler:
             return None
         world = await self._world(declared, look, road, memory)
         plan = decide(world)
-        memory.look, memory.plan, memory.world = look, plan, world
+        memory.look, memory.plan, memory.world, memory.rows = look, plan, world, declared.rows
         await self._note_turns(world, plan, memory, road)
         acted = await self._act(world, plan, road, memory)
         await write_states(self._store, declared, world, plan, self._wall())
@@ -150,13 +150,16 @@ class Reconciler:
         except TransportError as error:
             return Unknown(Reason(error.reason), error.message), None
         at_s = self._clock()
-        look = await observe(road, name, wanted(declared), at_s=at_s, timeout_s=self._limits.look_s)
+        weighed = Weighed(road, self._clock)
+        look = await observe(weighed, name, wanted(declared), at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1
         else:
             memory.failures = 0
             memory.see(look, self._clock())
             memory.looked_at_s = at_s
+            memory.look_took_s, memory.look_bytes = weighed.took_s, weighed.size
+            self._metrics.look_seconds.observe(weighed.took_s)
         return look, road
 
     async def _world(
@@ -294,11 +297,14 @@ class Reconciler:
 
     def _after(self, world: World, done: Done, memory: HostMemory) -> None:
         self._metrics.actions.labels(kind_of(done.action), done.result).inc()
+        if done.result == "refused":
+            self._metrics.refusals.labels(done.reason).inc()
         match done.action:
             case Signal() if done.result == "ok":  # one that may have been lost is sent again: no KILL without a TERM
                 self._signalled(world, done.action, memory)
             case UnitVerb(verb="restart") if done.result == "ok":
                 self._metrics.restarts.labels("LaunchChanged").inc()
+                memory.restarts[done.action.unit] = memory.restarts.get(done.action.unit, 0) + 1
                 memory.ours.add(done.action.unit)
             case UnitVerb(verb="start") if done.result == "ok":
                 memory.ours.add(done.action.unit)

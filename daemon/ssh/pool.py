@@ -153,7 +153,7 @@ class SshRoad:
                 return self._link
             if self._link is not None:
                 self._link.retire()
-            link = await self._dial(hops, progress)
+            link = await self._counted(hops, progress)
             if self._closed:
                 link.drop()
             self._refuse_if_closed()
@@ -177,6 +177,23 @@ class SshRoad:
             link.retire()
             progress.stage, progress.link = "connect", None
         raise TransportError(Reason.TRANSPORT_LOST, f"{self.name}: the connection died twice before the command began")
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is up."""
+        return self._link is not None and self._link.usable
+
+    async def _counted(self, hops: tuple[str, ...], progress: _Progress) -> Link:
+        try:
+            link = await self._dial(hops, progress)
+        except TransportError as error:
+            self._pool.dialled(str(error.reason))
+            raise
+        except asyncio.CancelledError:  # its caller's time was over, or its caller
+            self._pool.dialled(str(progress.reason))
+            raise
+        self._pool.dialled("ok")
+        return link
 
     async def _dial(self, hops: tuple[str, ...], progress: _Progress) -> Link:
         through = await self._jump_link(hops, progress)
@@ -222,6 +239,7 @@ class Roads:
         self._left: WeakSet[SshRoad] = WeakSet()  # replaced or forgotten; a command under way keeps one alive
         self._doors: dict[str, asyncio.Semaphore] = {}
         self._closed = False
+        self.connects: dict[str, int] = {"ok": 0}  # dials by how they ended: ok, or the reason
 
     def road(self, host: str, spec: HostSpec) -> Road:
         """The host's road; nothing is connected yet. A replaced one still ends what is under way on it.
@@ -247,6 +265,15 @@ class Roads:
         if isinstance(road, SshRoad):
             road.retire()
             self._left.add(road)
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are up."""
+        return sum(isinstance(road, SshRoad) and road.connected for _, road in self._roads.values())
+
+    def dialled(self, result: str) -> None:
+        """A dial ended."""
+        self.connects[result] = self.connects.get(result, 0) + 1
 
     async def close(self) -> None:
         """Closes all at once, within seconds. Commands under way end as TransportLost; may be called twice."""

@@ -37,6 +37,8 @@ class Tx:
     connection: Connection
     changes: list[Change] = field(default_factory=list)
 
+    severities: list[str] = field(default_factory=list)  # of the events it stores
+
     def changed(self, kind: Kind | None, name: str, what: What) -> None:
         self.changes.append(Change(kind, name, what))
 
@@ -56,7 +58,12 @@ class Database:
         self._reading = asyncio.Semaphore(READERS)
         self._listeners: set[Subscription] = set()
         self._closed = False
+        self._timed: tuple[Callable[[], float], Callable[[float, list[str]], None]] | None = None
         self._listed: dict[Kind, tuple[int, tuple[StoredObject, ...]]] = {}  # by the version they were read at
+
+    def time_writes(self, clock: Callable[[], float], told: Callable[[float, list[str]], None]) -> None:
+        """From now on tell how many seconds each committed write took, and the severities of its events."""
+        self._timed = (clock, told)
 
     def subscribe(self) -> Subscription:
         """Changes committed by this process from entering it on: `with store.subscribe() as changes: async for …`."""
@@ -99,10 +106,14 @@ class Database:
     async def _commit(self, body: Callable[[Tx], T]) -> T:
         try:
             self._check_open()
+            began_s = 0.0 if self._timed is None else self._timed[0]()
             work = asyncio.get_running_loop().run_in_executor(self._threads, self._committed, body)
-            result, changes = await work
+            result, tx = await work
+            if self._timed is not None:
+                clock, told = self._timed
+                told(clock() - began_s, tx.severities)
             for listener in tuple(self._listeners):
-                listener.publish(changes)
+                listener.publish(tx.changes)
             return result
         except StatementError as err:
             raise self._failed(err) from err
@@ -113,11 +124,11 @@ class Database:
         with self._reader.connect() as connection:
             return body(connection)
 
-    def _committed(self, body: Callable[[Tx], T]) -> tuple[T, list[Change]]:
+    def _committed(self, body: Callable[[Tx], T]) -> tuple[T, Tx]:
         with self._writer.begin() as connection:
             tx = Tx(connection)
             result = body(tx)
-        return result, tx.changes
+        return result, tx
 
     def _check_open(self) -> None:
         if self._closed:

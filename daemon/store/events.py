@@ -49,6 +49,7 @@ class Events(Database):
 
 def write_event(tx: Tx, event: Event, now: datetime, max_events: int) -> None:
     """Add one event within a transaction: see `Events.add_event`."""
+    tx.severities.append(event.severity)
     values = {
         "kind": event.kind,
         "name": event.name,
