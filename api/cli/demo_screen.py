@@ -117,18 +117,22 @@ def _legend() -> Text:
 
 
 def _faults(chapters: Sequence[Chapter], room: int, width: int) -> Iterable[RenderableType]:
-    """A line for each fault that was; of the last one its steps, the first and the latest as far as there is room."""
+    """A line for each fault that was, and of the last one as many steps as there is room for."""
     if not chapters:
         return
     table = _table("FAULT", "WHERE", "FOUND", "HEALED", "STOKER DID")
     for one in chapters:
         table.add_row(f"{one.number} {one.fault.name}", f"{one.fault.host} {one.fault.spec}", *outcome(one))
     yield table
-    steps = chapters[-1].steps
-    if len(steps) > room:
-        steps = [steps[0], *steps[-(room - 1) :]]
-    for step in steps:
+    for step in fitted(chapters[-1].steps, room):
         yield step_text(step, width)
+
+
+def fitted(steps: Sequence[Step], room: int) -> Sequence[Step]:
+    """At most `room` of the steps, in order: what was done to the fleet and for it goes before what was only told."""
+    wanted = [step for step in steps if step.kind != "told"][:room]
+    wanted += [step for step in reversed(steps) if step.kind == "told"][: room - len(wanted)]
+    return [step for step in steps if step in wanted]
 
 
 def outcome(one: Chapter) -> tuple[Text, Text, str]:

@@ -86,8 +86,13 @@ def _build(root: Path) -> None:
 
 @pytest.fixture
 def script(base: Path, tmp_path: Path) -> str:
+    """As `script_in`, with downloads that are kept from run to run."""
+    return script_in(base, tmp_path, CACHE / "pip")
+
+
+def script_in(base: Path, tmp_path: Path, pip_cache: Path) -> str:
     """A shell script that runs its first argument in the bare root, as the newcomer, with `/repository` to clone."""
-    repository, work, pip_cache = tmp_path / "stoker.git", tmp_path / "bare", CACHE / "pip"
+    repository, work = tmp_path / "stoker.git", tmp_path / "bare"
     # Over the pack protocol: a shallow clone, a work tree or one with alternates gives a whole repository.
     clone = ["git", "clone", "--quiet", "--bare", "--no-local", str(REPOSITORY), str(repository)]
     subprocess.run(clone, check=True, capture_output=True)
