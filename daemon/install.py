@@ -96,6 +96,8 @@ async def _stale(road: Road) -> tuple[str, ...]:
     done = await road.run(("/bin/sh", "-c", _LOOK, "look", *texts), b"", _STEP_S)
     _expect_success(done, "looking at the helper")
     lines = done.stdout.decode("ascii", "replace").splitlines()[-len(texts) :]  # a greeting may stand before them
+    if len(lines) < len(texts) or not done.stdout.endswith(b"\n"):
+        raise TransportError(Reason.TRUNCATED, "the answer to the look at the helper was cut short")
     wanted = {path: f"{_sha256(text)} 755 0" for path, text in texts.items()}
     return tuple(path for path, line in zip(wanted, lines, strict=True) if line != wanted[path])
 

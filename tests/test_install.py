@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from daemon.domain.errors import TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.install import InstallOutcome, ensure_helper
+from daemon.ssh import Finished
 from tests.ssh.rooted import Rooted
 
 ROOT = HostSpec.model_validate({"ssh": {"address": "10.0.0.1"}})
@@ -155,3 +157,24 @@ async def test_a_helper_that_cannot_be_run_is_told_from_a_good_one(road: Rooted)
     error = await failure(road, ROOT, auto=False)
     assert error.reason == Reason.HELPER_MISSING
     assert "noexec" in error.message
+
+
+@pytest.mark.parametrize("keep", [0, 5, 64, 100])
+async def test_a_look_that_was_cut_short_is_no_look(road: Rooted, keep: int) -> None:
+    """Found by seed 3 of the simulation: it ended the pass as an error of ours."""
+
+    class CutShort:
+        async def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Finished:
+            done = await road.run(argv, stdin, timeout_s)
+            return Finished(done.exit_status, done.stdout[:keep], done.stderr)
+
+        async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
+            return await road.call(verb, stdin, timeout_s)
+
+        async def close(self) -> None:
+            await road.close()
+
+    await ensure_helper(road, ROOT, True)
+    with pytest.raises(TransportError) as caught:
+        await ensure_helper(CutShort(), ROOT, True)
+    assert caught.value.reason == Reason.TRUNCATED
