@@ -69,8 +69,9 @@ class Cards:
     def used_mib(self, card: Card) -> int:
         mine = [mib for process in self._processes for number, mib in process.memory.items() if number == card.number]
         card.lingering = [(until, mib) for until, mib in card.lingering if until > self._clock()]
+        mine += [mib for _, mib in card.lingering]
         context = BASE_MIB + CONTEXT_MIB * len(mine) if mine else card.idle_mib
-        return sum(mine) + context + card.loose_mib + sum(mib for _, mib in card.lingering)
+        return sum(mine) + context + card.loose_mib
 
     def take(self, process: SimProcess, number: int, mib: int) -> None:
         """Memory on a card, with the device files that go with it. Also makes a holder's share larger."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from daemon.sim.agenda import Timer
 from daemon.sim.machine import Machine
@@ -71,6 +72,7 @@ class Engine:
     """One running server. A subclass says what it prints, which processes it has and how it fails."""
 
     kind = ""
+    swallowed = "AttributeError"
 
     def __init__(self, machine: Machine, main: SimProcess, flags: Flags, unit: str, switches: Switches) -> None:
         self.machine, self.main, self.flags, self.unit, self.switches = machine, main, flags, unit, switches
@@ -196,7 +198,12 @@ class Engine:
     def http(self, request: Request) -> Reply:
         if self.main.state in ("T", "D"):
             return Reply(failed=28)
-        return self.api.answer(request, self._generate)
+        reply = self.api.answer(request, self._generate)
+        if not reply.failed and not self.over:
+            phrase = HTTPStatus(reply.status).phrase
+            client = f"127.0.0.1:{32768 + self.machine.rng.randrange(28000)}"
+            self.say(f'INFO:     {client} - "{request.method} {request.path} HTTP/1.1" {reply.status} {phrase}')
+        return reply
 
     def _generate(self, tokens: int) -> int | Reply:
         """Tokens that came, or what happened instead."""
@@ -208,7 +215,7 @@ class Engine:
         return tokens if self.switches.tokens is None else self.switches.tokens
 
     def crash_on_request(self) -> Reply:
-        self.crash("AttributeError: 'EAGLEWorker' object has no attribute 'draft_attn_backend'")
+        self.crash(f"{self.swallowed}: 'EAGLEWorker' object has no attribute 'draft_attn_backend'")
         return Reply(failed=56)
 
     # ---- end ----

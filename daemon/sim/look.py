@@ -193,7 +193,7 @@ def _of_proc(process: SimProcess) -> bytes:
     head = f"/proc/{pid}/cmdline".encode() + b"\0" + cmdline + b"\n" if cmdline else b""
     stat = (
         f"{pid} ({process.comm}) {process.state} {process.ppid} {process.pgrp} {process.session} 0 -1 4194560 2837 0 4 "
-        f"0 7 1 0 0 20 0 1 0 {process.start} 26468352 4674 18446744073709551615 {'0 ' * 27}0"
+        f"0 7 1 0 0 20 0 1 0 {process.start} 26468352 4674 18446744073709551615 {'0 ' * 26}0"
     )
     return head + f"/proc/{pid}/stat\0{stat}\n/proc/{pid}/cgroup\0".encode() + f"0::{process.cgroup}\n".encode()
 

@@ -18,6 +18,7 @@ from daemon.sim.unit import SimUnit
 _CLEAN_SIGNALS = (1, 2, 13, 15)
 _STATUS = {1: "FAILURE", 2: "INVALIDARGUMENT", 203: "EXEC", 217: "USER"}
 _NUMBERS = {number: name for name, number in SIGNALS.items()}
+STEP_US = 150
 EXEC_S = 0.045  # what a gate that finds nothing takes
 ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"}
 FOLDERS = ("/opt/", "/usr/", "/bin/", "/sbin/", "/srv/")
@@ -36,19 +37,20 @@ class Service:
         self, machine: Machine, launch: Launches, changed: Callable[[str], None], live: Callable[[str], bool]
     ) -> None:
         self.machine, self.launch, self.changed, self.live = machine, launch, changed, live
+        self._stamped = 0
         self.environment = dict(ENVIRONMENT)
         self.absent: set[str] = set()
 
     def forget_environment(self) -> None:
-        """What a boot does to `systemctl set-environment`."""
-        self.environment = dict(ENVIRONMENT)
+        """What a boot does to `systemctl set-environment`, and to the clock of the stamps."""
+        self.environment, self._stamped = dict(ENVIRONMENT), 0
 
     # ---- states ----
 
     def enter(self, unit: SimUnit, active: str, sub: str) -> None:
         was_down, was = unit.down, unit.active
         unit.active, unit.sub = active, sub
-        now = self.machine.mono_us()
+        now = self._stamp()
         unit.state_change_us = now
         if was_down and not unit.down:
             unit.inactive_exit_us = now
@@ -57,6 +59,11 @@ class Service:
         if active == "active" and was != "active":
             unit.active_enter_us = now
         self.changed(unit.name)
+
+    def _stamp(self) -> int:
+        """Now on the boot clock, later than every stamp before: what follows at once still takes its time."""
+        self._stamped = max(self.machine.mono_us(), self._stamped + STEP_US)
+        return self._stamped
 
     def say(self, unit: SimUnit, text: str) -> None:
         self.machine.say(unit.name, unit.invocation, text)
@@ -71,13 +78,13 @@ class Service:
             unit.result, unit.forbidden = "start-limit-hit", True
             self.say(unit, f"{unit.name}: Failed with result 'start-limit-hit'.")
             self.say(unit, f"Failed to start {unit.name}.")
-            unit.job = None
+            unit.job, unit.queued = None, False
             self.enter(unit, "failed", "failed")
             return
         if unit.flush and not auto:
             unit.restarts = 0
         unit.invocation, unit.result, unit.step = self.machine.hexadecimal(), "success", 0
-        unit.flush, unit.forbidden = False, False
+        unit.flush = unit.forbidden = unit.queued = False
         unit.exec_pid = unit.exec_code = unit.exec_status = unit.exec_start_us = unit.exec_start_wall_us = 0
         unit.exec_exit_us = unit.exec_exit_wall_us = 0
         self._disown(unit)
@@ -150,8 +157,8 @@ class Service:
         argv, uid = command.expanded(environ), self.machine.uid_of(unit.definition.user)
         own = {} if uid in (None, 0) else {"USER": unit.definition.user, "LOGNAME": unit.definition.user}
         main = self._spawn(unit, argv, "the main process", own, uid=uid or 0, exe=_real(command.path))
-        unit.main, unit.exec_pid = main, main.pid
-        unit.exec_start_us, unit.exec_start_wall_us = self.machine.mono_us(), self.machine.wall_us()
+        unit.main, unit.exec_pid, unit.exec_told = main, main.pid, True
+        unit.exec_start_us, unit.exec_start_wall_us = self._stamp(), self.machine.wall_us()
         main.on_end = lambda code, status: self._main_ended(unit, code, status)
         broken = 217 if uid is None else 203 if not self._runnable(command) else 0
         if broken:
@@ -160,8 +167,7 @@ class Service:
             self.machine.processes.end(main, EXITED, broken)
             return
         self.say(unit, f"Started {unit.name}.")
-        if unit.job is not None and unit.job[0] in ("start", "restart"):
-            unit.job = None
+        unit.job = None
         self.enter(unit, "active", "running")
         self.launch(unit, main)
 
@@ -190,6 +196,9 @@ class Service:
             unit.sub = "final-sigkill" if mode == "mixed" else "final-sigterm"
             unit.set_timer(self.machine.after(unit.definition.stop_timeout_s, lambda: self._give_up(unit)))
             for process in self.machine.processes.in_group(unit.group):
+                if mode == "mixed":
+                    text = f"Killing process {process.pid} ({process.comm}) with signal SIGKILL."
+                    self.say(unit, f"{unit.name}: {text}")
                 self.machine.processes.signal(process, "KILL" if mode == "mixed" else "TERM")
             if unit.active != "deactivating" or self.machine.processes.in_group(unit.group):
                 return
@@ -222,15 +231,15 @@ class Service:
         self._disown(unit)
         if unit.result != "success":
             self.say(unit, f"{unit.name}: Failed with result '{unit.result}'.")
-        elif unit.forbidden:
+        else:
             self.say(unit, f"{unit.name}: Deactivated successfully.")
         again = not unit.forbidden and self._shall_restart(unit)
-        job, unit.job = unit.job, None
+        job, unit.job = (unit.job if unit.queued else None), None
         if unit.forbidden:
             self.say(unit, f"Stopped {unit.name}.")
         self.enter(unit, *(("failed", "failed") if unit.result != "success" else ("inactive", "dead")))
         unit.flush = not again
-        if job is not None and job[0] in ("start", "restart"):
+        if job is not None:
             unit.job = ("start", job[1])
             self.begin(unit)
         elif again:

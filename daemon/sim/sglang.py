@@ -6,7 +6,7 @@ from daemon.sim.engine import Engine, Step
 from daemon.sim.processes import SimProcess
 
 _USAGE = "usage: sglang serve [-h] --model-path MODEL_PATH\n" + "".join(
-    f"                    [--some-option-{n} VALUE]\n" for n in range(24)
+    f"                    [--some-option-{n} VALUE]\n" for n in range(474)
 )
 _TRACE = (
     "Scheduler hit an exception: Traceback (most recent call last):\n"
@@ -100,6 +100,10 @@ class Sglang(Engine):
     def _graphs(self) -> None:
         if not self._take(1.0):
             return
+        bars = ((8, 37.10, " 25%|██▌       | 1/4"), (1, 36.90, "100%|██████████| 4/4"))
+        self.say(
+            "\r" + "\r".join(f"Capturing batches (bs={bs} avail_mem={mem:.2f} GB): {bar}" for bs, mem, bar in bars)
+        )
         self.both("Capture target decode CUDA graph end. Time elapsed: 0.10 s. mem usage=0.30 GB. avail mem=36.90 GB.")
         self.log("max_total_num_tokens=1048576, chunked_prefill_size=8192, max_prefill_tokens=16384, "
                  "max_running_requests=64, context_len=32768, available_gpu_mem=36.90 GB", 0)  # fmt: skip

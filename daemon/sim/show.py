@@ -57,7 +57,8 @@ def loaded(unit: SimUnit) -> str:
     for command in unit.definition.commands:
         ran = [unit.exec_start_wall_us, unit.exec_start_us, unit.exec_exit_wall_us, unit.exec_exit_us, unit.exec_pid,
                unit.exec_code, unit.exec_status]  # fmt: skip
-        commands.append([command.path, list(command.argv), command.forgiving, *ran])
+        told = ran if unit.exec_told else [0] * len(ran)
+        commands.append([command.path, list(command.argv), command.forgiving, *told])
     definition = unit.definition
     folder = definition.working_directory
     values = (("a(sasbttttuii)", commands), ("as", list(definition.environment)), ("s", definition.user), ("s", folder))

@@ -13,6 +13,8 @@ from daemon.sim.processes import SimProcess
 class SimUnit:
     """Stamps are microseconds of the boot clock, 0 for never. `job` is (kind, number) while one waits or runs.
 
+    `queued`: that job is a start that waits for the end of what runs now. `exec_told`: the command's own figures are
+    known, which a daemon-reload makes systemd forget.
     `forbidden`: a stop was asked for, so nothing restarts it. `signature` is what its files were when they were loaded.
     """
 
@@ -31,6 +33,7 @@ class SimUnit:
     flush: bool = True
     forbidden: bool = False
     exec_pid: int = 0
+    exec_told: bool = False
     exec_code: int = 0
     exec_status: int = 0
     exec_start_us: int = 0
@@ -42,6 +45,7 @@ class SimUnit:
     inactive_enter_us: int = 0
     state_change_us: int = 0
     job: tuple[str, int] | None = None
+    queued: bool = False
     starts: list[float] = field(default_factory=list)
     timer: Timer | None = None
 

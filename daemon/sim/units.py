@@ -120,6 +120,8 @@ class Units:
                 del self.known[name]
             else:
                 self._load(unit)
+                unit.exec_told = False
+                unit.state_change_us = unit.state_change_us or self.machine.mono_us()
         for name in sorted(self._pinned):
             self.get(name)
 
@@ -141,7 +143,7 @@ class Units:
 
     def _run(self, unit: SimUnit, kind: str, number: int) -> None:
         if kind == "stop":
-            unit.job = None if unit.down else ("stop", number)
+            unit.job, unit.queued = None if unit.down else ("stop", number), False
             self.service.stop(unit)
             if unit.down:
                 unit.job = None
@@ -150,7 +152,7 @@ class Units:
                 unit.job = ("start", number)
                 self.service.begin(unit)
             elif unit.active == "deactivating" or unit.sub == "auto-restart":
-                unit.job = ("start", number)
+                unit.job, unit.queued = ("start", number), unit.active == "deactivating"
         elif unit.down:
             unit.job = ("start", number)
             self.service.begin(unit)
@@ -159,7 +161,7 @@ class Units:
             self.service.stop(unit)
             self.service.begin(unit)
         else:
-            unit.job = ("restart", number)
+            unit.job, unit.queued = ("restart", number), True
             self.service.stop(unit)
 
     def reset_failed(self, name: str) -> None:
@@ -193,6 +195,9 @@ class Units:
         for link in links:
             self.machine.disk.remove(link)
         self.reload()
+        fragment = self.fragment(name)
+        if self.machine.disk.links.get(fragment) == NOWHERE:
+            return 0, f"Unit {fragment} is masked, ignoring.\n"
         return 0, "".join(f'Removed "{link}".\n' for link in links)
 
     def boot(self) -> None:

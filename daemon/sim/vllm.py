@@ -14,6 +14,7 @@ class Vllm(Engine):
     """An API server that binds first, an engine core below it and workers below that; nothing is tethered to it."""
 
     kind = "vllm"
+    swallowed = "RuntimeError"
     core: SimProcess
 
     def begin(self) -> None:

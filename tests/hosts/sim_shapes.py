@@ -1,0 +1,211 @@
+"""Answers of two machines made comparable: what must differ is replaced, everything else stays to the byte.
+
+Replaced, and nothing else: nonces and times taken; pids (by the name of their process), start ticks, invocations, boot
+and machine ids (by the order in which they appear); stamps of systemd (0 stays, others become their rank in the block);
+job numbers; the test machine's own facts (container, memory, disk, uptime); cgroups of other hierarchies; figures
+ behind the start in /proc/PID/stat; dates, ports of clients and seconds in log lines. The order of processes is
+that of awk's hash, so sections of them are sorted. A log is compared as the set of its lines, but
+for those of the steps' own questions for health, whose number is chance.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from daemon.domain.observation import Unknown
+from daemon.probes.report import Answer, parse_answer
+from tests.hosts.sim_sides import NONCE, Shot
+
+_STAMP = re.compile(r"^(\w+TimestampMonotonic)=(\d+)$", re.MULTILINE)
+_OWN_FACTS = re.compile(r"^(container|shm_pct|disk_pct|monotonic_us|uptime_s|mem_available_kib)=\S+$", re.MULTILINE)
+_LOG = (
+    (re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "[DATE"),
+    (re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"\b(elapsed=|took |and )\d+\.\d+"), r"\1S"),
+    (re.compile(r"process \[?\d+\]?|pid=\d+|parent_pid=\d+|\bpid \d+"), "PID"),
+    (re.compile(r"counter is at \d+"), "counter is at N"),
+)
+_SORTED = ("uids", "nvfds", "listeners")
+_PIDS = ("candidates", "environ_ok")
+
+
+@dataclass
+class Names:
+    """Names for one machine's numbers, given in the order in which they appear."""
+
+    pids: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def identifier(self, value: str) -> str:
+        return self.ids.setdefault(value, f"ID{len(self.ids)}") if value else ""
+
+    def pid(self, value: str) -> str:
+        return "0" if value == "0" else self.pids.get(value, "PID?")
+
+    def learn(self, answer: Answer) -> None:
+        """Pids by their process's name and first words, which both machines share."""
+        section = answer.sections.get("processes")
+        for line in section.text.split("\n") if section is not None else ():
+            path, nul, content = line.partition("\0")
+            if nul and path.endswith("/cmdline"):
+                words = [word for word in content.split("\0") if word]
+                self.pids[path.split("/")[2]] = "<" + " ".join(words[:3]) + ">"
+
+
+@dataclass
+class Shapes:
+    """The comparable form of one machine's answers, step by step."""
+
+    names: Names = field(default_factory=Names)
+
+    def of(self, shot: Shot) -> dict[str, object]:
+        answer = parse_answer(shot.stdout, NONCE)
+        if isinstance(answer, Unknown):
+            return {"ssh": shot.exit_status, "stdout": shot.stdout, "stderr": shot.stderr}
+        self.names.learn(answer)
+        found: dict[str, object] = {
+            "ssh": shot.exit_status, "verb": answer.verb, "version": answer.version, "exit": answer.exit_status,
+            "names": list(answer.sections), "stderr": shot.stderr,
+        }  # fmt: skip
+        for name, section in answer.sections.items():
+            found[name] = (section.exit_status, self._data(answer.verb, name, section.data.decode("utf-8", "replace")))
+        return found
+
+    def _data(self, verb: str, name: str, text: str) -> object:
+        make = getattr(self, f"_{name}", None)
+        if make is not None:
+            return make(text)
+        if name in _PIDS:
+            return [sorted(self.names.pid(pid) for pid in line.split()) for line in text.split("\n")]
+        text = self._pid_lines(text) if name == "result" and verb == "signal" else text
+        return sorted(self._paths(text).split("\n")) if name in _SORTED else self._paths(text)
+
+    # ---- by section ----
+
+    def _meta(self, text: str) -> str:
+        text = _OWN_FACTS.sub(r"\1=OWN", text)
+        return re.sub(r"^(boot_id|machine_id)=(\S+)$", self._named, text, flags=re.MULTILINE)
+
+    def _named(self, found: re.Match[str]) -> str:
+        assert len(found[2]) in (32, 36)
+        return f"{found[1]}={self.names.identifier(found[2])}"
+
+    def _units(self, text: str) -> list[str]:
+        return [self._block(block) for block in text.split("\n\n")]
+
+    _before = _after = _units
+
+    def _block(self, block: str) -> str:
+        stamps = sorted({int(value) for _, value in _STAMP.findall(block)} - {0})
+        block = _STAMP.sub(lambda f: f"{f[1]}={'0' if f[2] == '0' else f'rank {_rank(int(f[2]), stamps)}'}", block)
+        block = re.sub(
+            r"^InvocationID=(\w+)$", lambda f: f"InvocationID={self.names.identifier(f[1])}", block, flags=re.M
+        )
+        block = re.sub(r"^(MainPID|ControlPID)=(\d+)$", lambda f: f"{f[1]}={self.names.pid(f[2])}", block, flags=re.M)
+        return re.sub(r"^Job=\d+$", "Job=N", block, flags=re.M)
+
+    def _loaded(self, text: str) -> list[object]:
+        lines: list[object] = []
+        for line in text.split("\n"):
+            if not line.startswith("{"):
+                lines.append(line)
+                continue
+            value = json.loads(line)
+            if value["type"].startswith("a("):
+                for command in value["data"]:
+                    assert len(command) == 10
+                    command[3:8] = ["set" if number else 0 for number in command[3:8]]
+            lines.append((value, line.startswith('{"type":"')))
+        return lines
+
+    def _processes(self, text: str) -> list[str]:
+        found = []
+        for line in text.split("\n"):
+            path, _, content = line.partition("\0")
+            if path.endswith("/cgroup") and not content.startswith("0::"):
+                continue
+            if path.endswith("/stat"):
+                content = self._stat(content)
+            found.append(f"{self._paths(path)}\0{content}")
+        return sorted(found)
+
+    def _stat(self, content: str) -> str:
+        head, _, tail = content.rpartition(") ")
+        fields = tail.split(" ")
+        ids = [self.names.pid(number) for number in fields[1:4]]
+        assert fields[19].isdigit()
+        return f"{head.partition('(')[2]} {fields[0]} {ids} {len(fields)}"
+
+    def _cgroups(self, text: str) -> list[str]:
+        kept = [line for line in self._paths(text).split("\n") if not re.search(r"\0\d+:[a-z=]+:", line)]
+        return sorted(kept)
+
+    def _environ(self, text: str) -> list[str]:
+        parts = self._paths(text).split("\0")
+        return sorted(f"{path} {entry}" for path, entry in zip(parts[::2], parts[1::2], strict=False))
+
+    def _exe(self, text: str) -> str:
+        return self._paths(text)
+
+    def _apps(self, text: str) -> str:
+        return re.sub(r", (\d+), ", lambda found: f", {self.names.pid(found[1])}, ", text)
+
+    def _sockets(self, text: str) -> list[str]:
+        return sorted(self._last_pids(line) for line in text.split("\n"))
+
+    _listeners = _sockets
+
+    def _peer(self, text: str) -> list[str]:
+        return sorted(map(self.names.pid, text.split()))
+
+    def _last_pids(self, line: str) -> str:
+        head, space, pids = line.rpartition(" ")
+        return head + space + ",".join(self.names.pid(pid) for pid in pids.split(",")) if space else line
+
+    def _sessions(self, text: str) -> bool:
+        return all(re.fullmatch(r"\d+ \d+", line) for line in text.splitlines())
+
+    def _asked(self, text: str) -> list[list[str]]:
+        return [sorted(line.split()) for line in text.split("\n")]
+
+    def _others(self, text: str) -> list[str]:
+        return sorted(text.split("\n\n")) if "\n\n" in text else [text]
+
+    def _users(self, text: str) -> list[str]:
+        return sorted(text.split("\n"))
+
+    def _response(self, text: str) -> object:
+        status, newline, body = text.partition("\n")
+        try:
+            said = json.loads(body)
+        except ValueError:
+            return text
+        return status + newline, {k: v for k, v in said.items() if k not in ("id", "created")}
+
+    def _journal(self, text: str) -> set[str]:
+        lines = set()
+        for line in text.replace("\r", "\n").split("\n"):
+            for pattern, put in _LOG:
+                line = pattern.sub(put, line)  # noqa: PLW2901
+            lines |= set() if "GET /health" in line else {line}
+        return lines
+
+    def _error(self, text: str) -> str:
+        return re.sub(r"\b([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\b",
+                      lambda found: self.names.identifier(found[1]), text)  # fmt: skip
+
+    # ---- pieces ----
+
+    def _paths(self, text: str) -> str:
+        text = re.sub(r"/proc/(\d+)/", lambda found: f"/proc/{self.names.pid(found[1])}/", text)
+        return re.sub(r"^(\d+) (nvidia\S*)$", lambda f: f"{self.names.pid(f[1])} {f[2]}", text, flags=re.M)
+
+    def _pid_lines(self, text: str) -> str:
+        return re.sub(r"^(\d+) (\w+)$", lambda f: f"{self.names.pid(f[1])} {f[2]}", text, flags=re.M)
+
+
+def _rank(value: int, stamps: list[int]) -> int:
+    return stamps.index(value)
