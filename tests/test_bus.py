@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from daemon.bus import Manners
 from daemon.bus.wire import MESSAGE_LIMIT_BYTES, SIGNAL, Heard, Malformed, Reader, call, object_path
+from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
 from tests.bus_stage import QUICK, UNIT, FakeBus, orderly, owner, packed
 
@@ -31,6 +32,18 @@ def signal_bytes(*, big: bool = False) -> bytes:
         body=["org.freedesktop.systemd1.Unit", {"ActiveState": Variant("s", "x" * (300_000 if big else 6))}, ["Job"]],
     )  # fmt: skip
     return packed(message, ":1.0")
+
+
+class Broken:
+    """A stream whose other end is gone, before its reader knows."""
+
+    async def read(self, most: int) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None:
+        raise TransportError(Reason.TRANSPORT_LOST, "gone")
+
+    def close(self) -> None: ...
 
 
 # The bytes
@@ -173,6 +186,16 @@ async def test_a_lost_watch_wakes_its_host_and_comes_back_after_the_next_fine_lo
         bus.changed()
         await stage.until(lambda: stage.pokes == ["a"])
         assert stage.told() == []  # a connection that went is told by the look
+
+
+async def test_a_look_over_a_watch_that_has_just_gone_ends_well() -> None:
+    bus = FakeBus()
+    async with owner(bus) as stage:
+        await stage.watched(bus)
+        talk = stage.watches._hosts["a"].talk
+        assert talk is not None
+        talk._stream = Broken()
+        stage.watches.seen("a", "", bus, (UNIT, OTHER))
 
 
 async def test_a_systemd_that_leaves_the_bus_ends_the_watch() -> None:

@@ -7,6 +7,7 @@ connection again and starts the next try, which waits out its back-off first. So
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -87,7 +88,8 @@ class Watches:
             watch = self._hosts[name] = _Watch(way, road)
         watch.road, watch.units = road, frozenset(units)
         if watch.talk is not None and watch.up:
-            watch.talk.match(watch.units)
+            with contextlib.suppress(TransportError):  # the task finds that out by itself
+                watch.talk.match(watch.units)
         if watch.task is None or watch.task.done():
             watch.task = self.seams.spawn(name, self._run(name, watch))
 
