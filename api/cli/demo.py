@@ -31,7 +31,15 @@ def demo(
     from api.cli.demo_run import Options, run  # noqa: PLC0415
 
     options = Options(chosen(faults), hosts, port, for_, folder_of(manifests))
-    raise typer.Exit(asyncio.run(run(options)))
+    try:
+        raise typer.Exit(asyncio.run(run(options)))
+    except ExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(error: Exception) -> Exception:
+    """What ended the demo, out of the groups of tasks that its simulated hosts are."""
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def chosen(text: str) -> tuple[str, ...]:

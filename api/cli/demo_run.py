@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from api.cli.connect import actor
-from api.cli.demo_daemon import Running, running_daemon
+from api.cli.demo_daemon import Running, last_lines, running_daemon
 from api.cli.demo_director import Director
 from api.cli.demo_fleet import Fleet
 from api.cli.demo_manifests import documents
 from api.cli.demo_screen import Scene
 from api.cli.demo_view import View, view
-from api.client import Client
+from api.client import Client, Unreachable
 from api.token import read_token
+from daemon.domain.errors import StokerError
 from daemon.settings import monotonic, wall_clock
 from daemon.sim.faults import schedule
 from daemon.sim.fleet import SimFleet
@@ -104,7 +105,10 @@ async def _stage(options: Options) -> AsyncIterator[_Stage]:
 async def _turn(stage: _Stage, shown: View, elapsed_s: float, ask: tuple[str, ...]) -> None:
     """One reading of the fleet, what it means for the faults, and one picture."""
     stage.daemon.refuse_if_dead()
-    fleet = await asyncio.to_thread(Fleet.read, stage.client)
+    try:
+        fleet = await asyncio.to_thread(Fleet.read, stage.client)
+    except Unreachable as error:
+        raise StokerError(f"the demo's daemon does not answer: {last_lines(stage.daemon.log)}") from error
     served_before = stage.director.served_at
     steps = stage.director.tick(fleet)
     if served_before is None and stage.director.served_at is not None:

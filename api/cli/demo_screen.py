@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from api.cli.demo_fleet import DOWN, FOREIGN, FREE, LOADING, ORPHAN, SERVING, Fleet, condition
@@ -54,7 +53,7 @@ class Scene:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture, as many of the open fault's steps as the window has room for."""
         width, height = options.max_width, console.size.height
-        above = [_title(self, width), *_fleet(self.fleet), Text()]
+        above = [_title(self, width), *_fleet(self.fleet, width), Text()]
         below = [Text(), Text(safe(self.note), style="bold"), *(Text(safe(line), style="dim") for line in self.ask)]
         taken = _lines(console, options, Group(*above, *below)) + len(self.chapters) + 1
         yield Group(*above, *_faults(self.chapters, max(height - taken - 1, _FEWEST_STEPS), width), *below)
@@ -70,24 +69,18 @@ def _title(scene: Scene, width: int) -> Text:
     return Text.assemble((left, "bold"), " " * max(width - len(left) - len(clock), 2), (clock, "bold"))
 
 
-def _fleet(fleet: Fleet | None) -> list[RenderableType]:
+def _fleet(fleet: Fleet | None, width: int) -> list[RenderableType]:
     if fleet is None or not fleet.hosts:
         return [Text("nothing is declared yet", style="dim")]
-    hosts = _table("HOST", "CARDS", "STATUS", "SPEC", "READY", "REASON")
+    rows: list[Sequence[Text]] = []
     for name, item in fleet.hosts.items():
         status = host_status(item["status"])
-        here = _specs_on(fleet, name) or [("", "", "")]
-        for at, (spec, ready, reason) in enumerate(here):
-            first = at == 0
-            hosts.add_row(
-                Text(name if first else "", style="bold"),
-                _cards(fleet.cards(name)) if first else Text(),
-                Text(status if first else "", style="green" if status == "OK" else "yellow"),
-                spec,
-                Text(ready, style=_TRUTH.get(ready, "")),
-                reason,
-            )
-    return [hosts, _legend()]
+        colour = "green" if status == "OK" else "yellow"
+        left = [Text(name, style="bold"), _cards(fleet.cards(name)), Text(status, style=colour)]
+        for spec, ready, reason in _specs_on(fleet, name) or [("", "", "")]:
+            rows.append([*left, Text(spec), Text(ready, style=_TRUTH.get(ready, "")), Text(reason)])
+            left = [Text(), Text(), Text()]
+    return [*_aligned(("HOST", "CARDS", "STATUS", "SPEC", "READY", "REASON"), rows, width), _legend()]
 
 
 def _specs_on(fleet: Fleet, host: str) -> list[tuple[str, str, str]]:
@@ -120,10 +113,11 @@ def _faults(chapters: Sequence[Chapter], room: int, width: int) -> Iterable[Rend
     """A line for each fault that was, and of the last one as many steps as there is room for."""
     if not chapters:
         return
-    table = _table("FAULT", "WHERE", "FOUND", "HEALED", "STOKER DID")
-    for one in chapters:
-        table.add_row(f"{one.number} {one.fault.name}", f"{one.fault.host} {one.fault.spec}", *outcome(one))
-    yield table
+    rows = [
+        (Text(f"{one.number} {one.fault.name}"), Text(f"{one.fault.host} {one.fault.spec}"), *outcome(one))
+        for one in chapters
+    ]
+    yield from _aligned(("FAULT", "WHERE", "FOUND", "HEALED", "STOKER DID"), rows, width)
     for step in fitted(chapters[-1].steps, room):
         yield step_text(step, width)
 
@@ -135,18 +129,16 @@ def fitted(steps: Sequence[Step], room: int) -> Sequence[Step]:
     return [step for step in steps if step in wanted]
 
 
-def outcome(one: Chapter) -> tuple[Text, Text, str]:
-    """How soon it was found and healed, and what was done for it."""
+def outcome(one: Chapter) -> tuple[Text, Text, Text]:
+    """How soon it was found and healed, and what was done for it. A star: since the fault itself ended."""
     found = Text("-" if one.found is None else seconds_text(one.found.after_s))
-    if one.outcome == "late":
-        healed = Text("no", style="red")
+    star = "*" if one.fault.end is not None else ""
+    if one.healed_s is not None:
+        healed = Text(seconds_text(one.healed_s) + star, style="green")
     else:
-        healed = Text("now" if one.healed_s is None else seconds_text(one.healed_s), style="yellow")
-        healed.style = "green" if one.outcome == "healed" else "yellow"
-    did = list(one.actions)
-    if one.by_systemd:
-        did.insert(0, "(systemd's own restart)")
-    return found, healed, ", ".join(did) or ("nothing" if one.outcome == "healed" else "")
+        healed = Text("no", style="red") if one.outcome == "late" else Text("not yet", style="yellow")
+    did = [*(["(systemd restarted it)"] if one.by_systemd else []), *one.actions]
+    return found, healed, Text(", ".join(did))
 
 
 def step_text(step: Step, width: int = 0) -> Text:
@@ -173,8 +165,15 @@ def seconds_text(value: float) -> str:
     return f"{value:.1f} s" if value < 100 else f"{int(value) // 60}m{int(value) % 60:02d}s"
 
 
-def _table(*head: str) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
-    for name in head:
-        made.add_column(name, no_wrap=True, overflow="ellipsis")
-    return made
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> list[Text]:
+    """Columns as wide as what is in them; what does not fit is lost on the right, where it is least needed."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *(map(str, row) for row in rows), strict=True)]
+    lines = []
+    for row in ([Text(name, style="bold") for name in head], *rows):
+        made = Text(no_wrap=True)
+        for cell, room in zip(row, widths, strict=True):
+            made.append_text(cell).append(" " * (room - len(cell) + 2))
+        made.rstrip()
+        made.truncate(width, overflow="ellipsis")
+        lines.append(made)
+    return lines

@@ -28,7 +28,7 @@ TWO_CORES = 2
 
 @dataclass
 class Terminal:
-    """`raw` is every byte that came; `frames` are the whole pictures of a screen that is drawn anew, with their time."""
+    """`raw` is every byte that came; `frames` are the whole pictures of a screen drawn anew, with their time."""
 
     process: subprocess.Popen[bytes]
     master: int
