@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Pool, TestHost
 from harness.build import ssh_key
+from harness.nested import Nested
 
 from tests.hosts.running import Daemon
 
@@ -41,6 +42,20 @@ def make_host(host_pool: Pool) -> Iterator[MakeHost]:
 def host(make_host: MakeHost) -> TestHost:
     """One clean host with two GPUs."""
     return make_host("alpha")
+
+
+@pytest.fixture
+def pve(make_host: MakeHost) -> TestHost:
+    """A machine with system container 129, which `pct` there enters."""
+    return make_host("pve", containers=(129,))
+
+
+@pytest.fixture
+def inside(pve: TestHost) -> Nested:
+    """That container, up."""
+    inside = Nested(pve, 129)
+    inside.wait_ready()
+    return inside
 
 
 @pytest.fixture
