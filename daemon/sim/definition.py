@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from daemon.sim import words
 
@@ -54,7 +55,8 @@ class Definition:
     bad: bool = False
 
 
-def load(unit: str, fragment: str, texts: Sequence[tuple[str, str]]) -> Definition:
+@lru_cache(maxsize=4096)  # the same few files are read at every look
+def load(unit: str, fragment: str, texts: tuple[tuple[str, str], ...]) -> Definition:
     """The definition out of the fragment's and the drop-ins' (path, text), the fragment's first."""
     found: dict[str, list[str]] = {}
     for _, text in texts:

@@ -71,8 +71,14 @@ class Service:
     # ---- start ----
 
     def begin(self, unit: SimUnit, *, auto: bool = False) -> None:
-        """A start: a new invocation, the gate, then the command. Refused when the start limit is hit."""
+        """A start: a new invocation, the gate, then the command. Refused when the start limit is hit.
+
+        One that waited for an end meanwhile may find its unit masked or gone: nothing starts then.
+        """
         unit.set_timer(None)
+        if unit.load_state != "loaded":
+            unit.job, unit.queued = None, False
+            return
         if self._limited(unit):
             self.say(unit, f"{unit.name}: Start request repeated too quickly.")
             unit.result, unit.forbidden = "start-limit-hit", True
@@ -264,6 +270,12 @@ class Service:
                 return False
 
     def _restart(self, unit: SimUnit) -> None:
+        if unit.load_state != "loaded":
+            why = {"masked": "is masked", "not-found": "not found"}.get(unit.load_state, "has a bad unit file setting")
+            self.say(unit, f"{unit.name}: Failed to schedule restart job: Unit {unit.name} {why}.")
+            unit.result, unit.job = "resources", None
+            self.enter(unit, "failed", "failed")
+            return
         unit.restarts += 1
         self.say(unit, f"{unit.name}: Scheduled restart job, restart counter is at {unit.restarts}.")
         self.enter(unit, "inactive", "dead")
@@ -283,7 +295,8 @@ class Service:
             unit.flush = True
             self.enter(unit, "inactive", "dead")
             return
-        self.say(unit, f"Stopping {unit.name}...")
+        if unit.sub != "start-pre":
+            self.say(unit, f"Stopping {unit.name}...")
         self.enter(unit, "deactivating", "stop-sigterm")
         unit.set_timer(self.machine.after(unit.definition.stop_timeout_s, lambda: self._stop_timed_out(unit)))
         chief = unit.control if unit.control is not None else unit.main

@@ -73,7 +73,7 @@ class Units:
 
     def _read(self, name: str, fragment: str, dropins: tuple[str, ...]) -> Definition:
         paths = [*([fragment] if fragment else []), *dropins]
-        return load(name, fragment, [(path, self.machine.disk.text(path) or "") for path in paths])
+        return load(name, fragment, tuple((path, self.machine.disk.text(path) or "") for path in paths))
 
     def fragment(self, name: str) -> str:
         """Where the unit's file or link lies, "" when there is none."""

@@ -26,6 +26,7 @@ _LOG = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"\b(elapsed=|took |and )\d+\.\d+"), r"\1S"),
     (re.compile(r"process \[?\d+\]?|pid=\d+|parent_pid=\d+|\bpid \d+"), "PID"),
+    (re.compile(r"Killing PID \((sleep|timeout|nvidia-smi|find|awk|sh|gate)\)"), "Killing PID (the gate's)"),
     (re.compile(r"counter is at \d+"), "counter is at N"),
 )
 _SORTED = ("uids", "nvfds", "listeners")
