@@ -113,10 +113,10 @@ class FakeBus:
         message.serial = 77
         self._writer.write(packed(message, sender))
 
-    def changed(self, unit: str = UNIT, sender: str = SYSTEMD) -> None:
-        """As systemd 252 says it, to those who subscribed and whose match lets it through."""
+    def changed(self, unit: str = UNIT, sender: str = SYSTEMD, *, straight: bool = False) -> None:
+        """As systemd 252 says it, to those who subscribed and whose match lets it through; straight: to anybody."""
         path = object_path(unit)
-        if self.subscribed and any(f"path='{path}'" in rule for rule in self.rules):
+        if straight or (self.subscribed and any(f"path='{path}'" in rule for rule in self.rules)):
             body = ["org.freedesktop.systemd1.Unit", {"ActiveState": Variant("s", "failed")}, ["Job"]]
             self.send(
                 Message(
