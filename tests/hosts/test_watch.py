@@ -133,7 +133,8 @@ async def test_g_a_killed_main_process_is_heard_of_at_once(
         print(told("SIGKILL to the beginning of the look, watched", begun))
         print(told(f"the same without a watch, a look each {POLL_S:g} s", polled))
         print(f"{'':<46} of a period of 10 s, the default, the median would be 5 s; unwatched hosts have 5 s: 2.5 s")
-    assert median(heard) < 0.05
+    assert median(heard) < 0.2
+    assert median(heard) < median(polled) / 4
     assert median(begun) < median(polled) / 2
 
 
