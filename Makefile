@@ -3,12 +3,15 @@
 # make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
 # make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client)
 # make show M=NAME  the tests with that pytest marker, root ones included
+# make simulate N=1000  that many seeded runs of the daemon over simulated hosts on virtual time, kept in
+#             tests/simulation/RESULT.txt; make simulate SEED=7 TRACE=file  one of them again, with every command it sent
+# make crash-points  the daemon killed at every point of five scenarios on real test hosts; make hosts does one of each kind
 # make bench  the figures; needs what make hosts needs
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-.PHONY: demo test hosts can-boot show bench lint lock
+.PHONY: demo test hosts can-boot show simulate crash-points bench lint lock
 
 $(STAMP): requirements.txt pyproject.toml
 	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
@@ -37,6 +40,13 @@ can-boot:
 show: $(STAMP)
 	@test -n "$(M)" || { echo "make show M=NAME: name a pytest marker, as main_job" >&2; exit 1; }
 	$(PY) -m pytest -q -m "$(M)"
+
+simulate: $(STAMP)
+	$(PY) -m tests.simulation.many $(if $(SEED),--only $(SEED) $(if $(TRACE),--trace $(TRACE)),\
+	  --seeds $(or $(N),1000) $(if $(FIRST),--first $(FIRST)) --result tests/simulation/RESULT.txt)
+
+crash-points: can-boot $(STAMP)
+	CRASH_POINTS=all $(PY) -m pytest -q tests/hosts/test_crash_points.py
 
 bench: can-boot $(STAMP)
 	$(PY) -m pytest -q -s -m bench

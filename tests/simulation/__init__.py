@@ -1,0 +1,1 @@
+"""Seeded runs of the whole daemon below the API on virtual time, over simulated hosts."""
