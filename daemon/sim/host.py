@@ -22,7 +22,7 @@ BOOT_S = 20.0
 _BASE = (
     ("systemd-journal", "/usr/lib/systemd/systemd-journald", "/system.slice/systemd-journald.service"),
     ("dbus-daemon", "/usr/bin/dbus-daemon", "/system.slice/dbus.service"),
-    ("sshd", "/usr/sbin/sshd", "/system.slice/ssh.service"),
+    ("sshd", "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", "/system.slice/ssh.service"),  # stays last
 )
 
 
@@ -118,7 +118,7 @@ class SimHost(Moves):
                      exe="/usr/lib/systemd/systemd")  # fmt: skip
         init.ppid = 0
         for comm, path, group in _BASE:
-            spawn((path,), group, "system", f"the system's {comm}", comm=comm, exe=path)
+            door = spawn((path,), group, "system", f"the system's {comm}", comm=comm, exe=path)
         if self.persistenced:
             path = "/usr/bin/nvidia-persistenced"
             keeper = spawn(
@@ -126,7 +126,8 @@ class SimHost(Moves):
             )
             keeper.devices = ["nvidiactl", *(f"nvidia{card.number}" for card in self.machine.cards.present)]
         scope = "/user.slice/user-0.slice/session-1.scope"
-        leader = spawn(("sshd: root@notty",), scope, "system", "the session that commands come through", comm="sshd")
+        leader = spawn(("sshd: root@notty",), scope, "system", "where commands come through", parent=door, lead=True,
+                       comm="sshd", exe="/usr/sbin/sshd")  # fmt: skip
         self.machine.sessions = {"1": leader.pid}
 
     def _boot(self) -> None:

@@ -164,14 +164,21 @@ class Moves:
 
     # ---- other people's work ----
 
-    def someone(self, argv: tuple[str, ...], why: str, *, uid: int = 1000, whose: Whose = "foreign") -> SimProcess:
-        """A process of a person's login session, whose leader lives."""
+    def someone(
+        self, argv: tuple[str, ...], why: str, *, uid: int = 1000, whose: Whose = "foreign", comm: str | None = None
+    ) -> SimProcess:
+        """A process of a login session whose leader lives: sshd as root, sshd as the person, then the process."""
         self.advance()
         self._people += 1
-        spawn, scope = self.machine.processes.spawn, f"/user.slice/user-{uid}.slice/session-{100 + self._people}.scope"
-        leader = spawn(("-bash",), scope, "foreign", "a person's shell", uid=uid, exe="/usr/bin/bash", comm="bash")
-        self.machine.sessions[str(100 + self._people)] = leader.pid
-        return spawn(argv, scope, whose, why, parent=leader, uid=uid, lead=True)
+        number, name = str(100 + self._people), self.machine.user_of(uid)
+        spawn, scope = self.machine.processes.spawn, f"/user.slice/user-{uid}.slice/session-{number}.scope"
+        door = next((p for p in self.machine.processes if p.comm == "sshd" and p.ppid == 1), None)
+        leader = spawn(("sshd: " + name + " [priv]",), scope, "foreign", "a person's session", parent=door, lead=True,
+                       exe="/usr/sbin/sshd", comm="sshd")  # fmt: skip
+        own = spawn(("sshd: " + name + "@notty",), scope, "foreign", "a person's session", parent=leader, uid=uid,
+                    exe="/usr/sbin/sshd", comm="sshd")  # fmt: skip
+        self.machine.sessions[number] = leader.pid
+        return spawn(argv, scope, whose, why, parent=own, uid=uid, lead=True, comm=comm)
 
     def foreign_trainer(self, gpu: int, mib: int) -> SimProcess:
         """Somebody trains on a card."""
@@ -211,6 +218,11 @@ class Moves:
         self.advance()
         for one in reversed(self.machine.processes.tree(process)):
             self.machine.processes.end(one, 1, 0)
+
+    def freeze(self, pid: int) -> None:
+        """State D, which survives SIGKILL, until `thaw`."""
+        self.advance()
+        self.machine.processes.by_pid[pid].state = "D"
 
     def reuse_pid(self, pid: int) -> SimProcess:
         """The process of that number ends and somebody else's gets its number."""

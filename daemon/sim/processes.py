@@ -18,7 +18,8 @@ SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15, "CONT": 18, "ST
 class SimProcess:
     """One process. `title` overwrites its command line; `memory` is MiB by card; `ports` is the address by port.
 
-    `deaf` ignores TERM. `stuck` is in state D: no signal ends it. `tethered` dies with its parent (SGLang's ranks do).
+    `unreaped`: its parent does not wait for it, so that it becomes a zombie. `deaf` ignores TERM.
+    `stuck` is in state D: no signal ends it. `tethered` dies with its parent (SGLang's ranks do).
     """
 
     pid: int
@@ -43,6 +44,7 @@ class SimProcess:
     ports: dict[int, str] = field(default_factory=dict)
     tethered: bool = False
     deaf: bool = False
+    unreaped: bool = False
     on_term: Callable[[], None] | None = None
     on_end: Callable[[int, int], None] | None = None
     serves: Serves | None = None
@@ -167,7 +169,8 @@ class Processes:
         return found
 
     def in_group(self, cgroup: str) -> list[SimProcess]:
-        return [p for p in self if p.cgroup == cgroup or p.cgroup.startswith(cgroup + "/")]
+        """The living processes of a cgroup and those below it: a zombie populates none."""
+        return [p for p in self if p.alive and (p.cgroup == cgroup or p.cgroup.startswith(cgroup + "/"))]
 
     def signal(self, process: SimProcess, name: str) -> None:
         """What kill(2) does to a process that is there; what cannot end now stays pending."""
@@ -199,17 +202,21 @@ class Processes:
 
     def end(self, process: SimProcess, code: int, status: int) -> None:
         """Its death: memory, ports and files are gone; tethered children die with it, the others go to PID 1."""
-        if self.by_pid.get(process.pid) is not process:
+        if self.by_pid.get(process.pid) is not process or not process.alive:
             return
-        process.state = "X"
-        del self.by_pid[process.pid]
+        process.state = "Z" if process.unreaped and process.ppid in self.by_pid and process.ppid > 1 else "X"
+        if process.state == "X":
+            del self.by_pid[process.pid]
         for child in self.children(process):
-            if child.tethered and not child.stuck:
+            if child.state == "Z":
+                del self.by_pid[child.pid]
+            elif child.tethered and not child.stuck:
                 self.end(child, KILLED, 9)
             else:
                 child.ppid = 1
         for tell in self.ended:
             tell(process, code, status)
+        process.memory, process.ports, process.devices = {}, {}, []
         if process.on_end is not None:
             process.on_end(code, status)
 

@@ -20,6 +20,7 @@ from daemon.verbs import request
 
 NONCE = "0123456789abcdef" * 2
 FENCE = "store-1 1 run-1"
+OLD_UNIT = "sglang-old.service"
 NO_EXECUTABLE = "/opt/none/bin/python"
 SGLANG_UNIT = "stoker-m.server.service"
 VLLM_UNIT = "stoker-v.server.service"
@@ -56,9 +57,16 @@ class Side(ABC):
         lines = (("unit", unit), ("ground-invocation", ground or invocation or "-"), ("ground-state", state or active))
         return self.ask(step, f"unit-{verb}", *lines)
 
-    def look(self, step: str, *units: str, ports: tuple[int, ...] = (30001,), has: bytes = b"") -> Shot:
+    def look(
+        self,
+        step: str,
+        *units: str,
+        ports: tuple[int, ...] = (30001,),
+        has: bytes = b"",
+        dropins: tuple[str, ...] = (),
+    ) -> Shot:
         """A look; with `has` the first whose answer holds that."""
-        named = [("unit", unit) for unit in (units or (SGLANG_UNIT,))]
+        named = [("unit", unit) for unit in (units or (SGLANG_UNIT,))] + [("dropin", unit) for unit in dropins]
         asked = [("port", str(port)) for port in ports]
         env = [("env", "CUDA_VISIBLE_DEVICES"), ("env", "SPT_NOENV")]
         for _ in range(60):
@@ -123,6 +131,10 @@ class Side(ABC):
         """A foreign service takes memory on a card."""
 
     @abstractmethod
+    def session(self, gpu: int, mib: int, port: int) -> None:
+        """A person's process in a session that stays open takes memory on a card and a port, which it never serves."""
+
+    @abstractmethod
     def let_go(self) -> None: ...
     @abstractmethod
     def mask(self, unit: str) -> None: ...
@@ -180,6 +192,12 @@ class Real(Side):
         self.host.sh(f"systemd-run -q --unit=engine-x.service --no-block {hold}")
         self.host.wait_until("test -s /tmp/held")
 
+    def session(self, gpu: int, mib: int, port: int) -> None:
+        hold = f"exec /usr/local/lib/standin/hold --gpu {gpu}:{mib} --port {port} --pid-file /tmp/theirs"
+        client = subprocess.Popen(self.host.ssh_argv(hold, user="alice"), stdin=subprocess.DEVNULL)
+        self.host.on_clean(client.kill)
+        self.host.wait_until("test -s /tmp/theirs")
+
     def let_go(self) -> None:
         self.host.sh("systemctl stop engine-x.service; rm -f /tmp/held")
 
@@ -229,7 +247,7 @@ class Simulated(Side):
         return holder.serves.http(Request("GET", "/health", {}, b"")).status
 
     def faults(self, **switches: Any) -> None:
-        for unit in (SGLANG_UNIT, VLLM_UNIT):
+        for unit in (SGLANG_UNIT, VLLM_UNIT, OLD_UNIT):
             found = self.host.switches(unit)
             for name in found.__slots__:
                 setattr(found, name, switches.get(name, getattr(Switches(), name)))
@@ -252,6 +270,13 @@ class Simulated(Side):
         group = "/system.slice/engine-x.service"
         self._holder = self.host.machine.processes.spawn(hold, group, "foreign", "holds a card", comm="hold")
         self.host.machine.cards.take(self._holder, gpu, mib)
+
+    def session(self, gpu: int, mib: int, port: int) -> None:
+        hold = ("/usr/bin/python3", "/usr/local/lib/standin/hold", "--gpu", f"{gpu}:{mib}", "--port", str(port),
+                "--pid-file", "/tmp/theirs")  # fmt: skip
+        theirs = self.host.someone(hold, "somebody's", comm="hold")
+        self.host.machine.cards.take(theirs, gpu, mib)
+        theirs.ports[port] = "0.0.0.0"
 
     def let_go(self) -> None:
         assert self._holder is not None

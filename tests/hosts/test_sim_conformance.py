@@ -15,7 +15,7 @@ import pytest
 from harness import TestHost
 
 from tests.hosts.sim_shapes import Shapes
-from tests.hosts.sim_sides import FENCE, NO_EXECUTABLE, SGLANG_UNIT, VLLM_UNIT, Real, Side, Simulated
+from tests.hosts.sim_sides import FENCE, NO_EXECUTABLE, OLD_UNIT, SGLANG_UNIT, VLLM_UNIT, Real, Side, Simulated
 
 pytestmark = [pytest.mark.hosts, pytest.mark.fleet]
 FOLDER = "/etc/systemd/system"
@@ -37,7 +37,7 @@ def text_of(command: str, *more: str) -> bytes:
         'Environment="GREETING=a b\\"c" CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1',
         "ExecStartPre=+/bin/sh -c '[ ! -x /var/lib/stoker/gate ] || exec /var/lib/stoker/gate %n'",
         f"ExecStart=:{command}", "TimeoutStartSec=infinity", "KillMode=mixed", "TimeoutStopSec=1min 5s",
-        "Restart=always", "RestartSec=2", "RestartPreventExitStatus=2", *more, "[Install]",
+        "Restart=always", "RestartSec=15", "RestartPreventExitStatus=2", *more, "[Install]",
         "WantedBy=multi-user.target", "",
     )).encode()  # fmt: skip
 
@@ -95,7 +95,7 @@ def a_life(side: Side) -> None:
     side.until_up()
     side.wait(0.5)
     side.look("restarted by systemd")
-    side.ask("journal of the restart", "journal", ("unit", SGLANG_UNIT), ("lines", "400"))
+    side.ask("journal of the restart", "journal", ("unit", SGLANG_UNIT), ("lines", "3000"))
 
 
 def probes(side: Side) -> None:
@@ -181,7 +181,7 @@ def failures(side: Side) -> None:
     side.until_up()
     side.wait(0.5)
     side.look("the gate opened")
-    side.ask("journal of the gate", "journal", ("unit", SGLANG_UNIT), ("lines", "400"))
+    side.ask("journal of the gate", "journal", ("unit", SGLANG_UNIT), ("lines", "3000"))
     side.on_unit("stopped", "stop")
     side.until(SGLANG_UNIT, ("inactive", "dead"))
     side.glance()
@@ -218,7 +218,56 @@ def another_engine(side: Side) -> None:
     side.until(VLLM_UNIT, ("activating", "auto-restart"))
     side.glance()
     side.look("exited 0", VLLM_UNIT, ports=(30002,))
-    side.ask("journal", "journal", ("unit", VLLM_UNIT), ("lines", "400"))
+    side.ask("journal", "journal", ("unit", VLLM_UNIT), ("lines", "3000"))
+
+
+def other_people(side: Side) -> None:
+    """A person's process on a card and a port that a unit wants: seen with its session, waited for, never touched."""
+    text = text_of(SGLANG)
+    fence(side)
+    side.session(1, 3000, 30001)
+    side.look("a person's process")
+    lines = (("port", "30001"), ("url-path", "/v1/models"), ("method", "GET"), ("timeout-s", "2"))
+    side.ask("their port never answers", "probe", *lines)
+    put(side, "written", text, None)
+    side.on_unit("started", "start")
+    side.until(SGLANG_UNIT, ("activating", "start-pre"))
+    side.wait(1.5)
+    side.look("waits for a person", has=b"sleep\x001\0")
+    side.ask("journal of the gate", "journal", ("unit", SGLANG_UNIT), ("lines", "2"))
+
+
+def an_adopted_unit(side: Side) -> None:
+    """A unit that somebody else wrote, with our drop-in over it."""
+    theirs = text_of(SGLANG).replace(b"STOKER_STORE=s1 STOKER_SPEC=sp STOKER_LAUNCH=v1:0123 ", b"")
+    ours = (
+        b"[Service]\nEnvironment=STOKER_STORE=s1\nExecStart=\nExecStart=:"
+        + f"{SGLANG} --context-length 4096\n".encode()
+    )
+    path = f"{FOLDER}/{OLD_UNIT}.d/50-stoker.conf"
+    own = (("unit", OLD_UNIT), ("path", path))
+    fence(side)
+    side.write(f"{FOLDER}/{OLD_UNIT}", theirs)
+    side.reload()
+    side.faults(load_s=0.5)
+    side.on_unit("started", "start", OLD_UNIT)
+    side.until_up()
+    side.wait(0.5)
+    side.look("theirs", OLD_UNIT, dropins=(OLD_UNIT,))
+    side.ask("our drop-in", "put-unit", *own, ("ground", "-"), body=ours, gate=GATE)
+    side.look("ours over theirs", OLD_UNIT, dropins=(OLD_UNIT,))
+    side.on_unit("restarted", "restart", OLD_UNIT)
+    side.until(OLD_UNIT, ("activating", "start-pre"), ("active", "running"))
+    side.until_up()
+    side.wait(0.5)
+    side.glance()
+    side.look("ours runs", "stoker-none.service")
+    side.ask("removed while it runs", "remove-unit", *own, ("ground", sha(ours)))
+    side.on_unit("stopped", "stop", OLD_UNIT)
+    side.until(OLD_UNIT, ("inactive", "dead"))
+    side.ask("removed", "remove-unit", *own, ("ground", sha(ours)))
+    side.glance()
+    side.look("theirs again", OLD_UNIT, dropins=(OLD_UNIT,))
 
 
 def refusals(side: Side) -> None:
@@ -305,6 +354,9 @@ def _malformed() -> list[tuple[str, str, bytes]]:
     ]
 
 
+PLAYS = (a_life, an_end, failures, another_engine, other_people, an_adopted_unit, refusals)
+
+
 def difference(real: object, simulated: object) -> str:
     """Both forms line by line."""
     texts = (pprint.pformat(one, width=150).replace("\\n", "\n").splitlines() for one in (real, simulated))
@@ -313,7 +365,7 @@ def difference(real: object, simulated: object) -> str:
     )
 
 
-@pytest.mark.parametrize("play", [a_life, an_end, failures, another_engine, refusals], ids=lambda play: play.__name__)
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
 def test_the_simulated_machine_answers_as_a_real_one(host: TestHost, play: Callable[[Side], None]) -> None:
     real, simulated = Real(host), Simulated()
     play(real)

@@ -194,7 +194,7 @@ def test_a_lost_rank_ends_the_whole_server_within_a_second(host: SimHost, clock:
 
 def test_a_card_that_is_too_full_fails_the_load_with_torchs_words(host: SimHost, clock: Clock) -> None:
     host.foreign_trainer(0, 90_000)
-    served(host, clock)
+    served(host, clock, wait_s=8)
     assert any("CUDA out of memory" in line.text for line in host.machine.journal)
     assert state(host)[0] == "activating"
 
@@ -233,6 +233,24 @@ def generate(host: SimHost, port: int) -> bytes:
 
 
 # ---- the look, and what people and hardware do ----
+
+
+async def test_a_zombie_holds_nothing_and_goes_with_its_parent(host: SimHost, clock: Clock) -> None:
+    parent = host.someone(("/usr/bin/python3", "boss.py"), "a parent that does not wait")
+    child = host.machine.processes.spawn(("/usr/bin/python3",), parent.cgroup, "foreign", "its child", parent=parent)
+    host.machine.cards.take(child, 1, 5_000)
+    child.unreaped = True
+    host.machine.processes.signal(child, "KILL")
+    clock.now_s += 1
+    whole = host.answer((files.HELPER_PATH, "observe"), request(NONCE, (("whole-table", "1"),))).stdout
+    assert f"/proc/{child.pid}/stat\0{child.pid} (python3) Z".encode() in whole
+    seen = await look_at(host)
+    assert used(seen) == [0, 0]
+    assert seen.apps == ()
+    assert ask(host, "signal", ("signal", "KILL"), ("target", f"{child.pid} {child.start}")) == 0
+    assert host.history[-2].came == "gone"
+    host.leave(parent)
+    assert child.pid not in host.processes
 
 
 async def test_a_hung_nvidia_smi_is_unknown_and_named_from_the_second_look_on(host: SimHost) -> None:
