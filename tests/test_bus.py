@@ -19,6 +19,8 @@ from daemon.bus import Manners
 from daemon.bus.wire import MESSAGE_LIMIT_BYTES, SIGNAL, Heard, Malformed, Reader, call, object_path
 from daemon.domain.errors import TransportError
 from daemon.domain.status import Reason
+from daemon.sim.bus import Bus
+from daemon.sim.bus_units import UnitFacts
 from tests.bus_stage import QUICK, UNIT, FakeBus, orderly, owner, packed
 
 OTHER = "sglang-k26.service"
@@ -170,6 +172,19 @@ async def test_an_idle_watch_asks_whether_systemd_lives() -> None:
         await stage.until(lambda: bus.calls.count("Ping") >= 2)
         assert stage.watches.is_up("a")
         assert stage.pokes == []
+
+
+async def test_the_practice_fleets_bus_is_understood() -> None:
+    async def practice(bus: FakeBus, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await fleet.serve(reader, writer)
+
+    fleet, road = Bus(UnitFacts, lambda: [UNIT]), FakeBus(talk=practice)
+    async with owner(road) as stage:
+        await stage.watched(road)
+        fleet.changed(OTHER)
+        fleet.changed(UNIT)
+        await stage.until(lambda: stage.watches.signals("a") == 2)  # one for each interface of the unit
+        assert fleet.watchers == 1
 
 
 # The end of a watch
