@@ -21,7 +21,7 @@ DEMO = """\
 trap : INT
 make demo || echo "make ended with $?"
 echo "left: $(ls -d /tmp/stoker-demo-* 2>/dev/null | wc -l) folders," \
-  "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c api.serve) daemons"
+  "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx 'api[.]serve') daemons"
 """
 CRASH = re.compile(r"^1 crash +gpu-1 deepseek +(\S+ s) +(\S+ s|\d+m\d\ds) ", re.MULTILINE)
 
