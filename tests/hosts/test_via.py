@@ -47,6 +47,9 @@ def test_helper_gate_unit_and_engine_are_inside_and_it_is_ready_by_a_generation_
     assert "sglang.launch_server" in inside.read(PATH)
     assert show(inside, "UnitFileState") == "enabled"
     assert daemon.get_host("ct")["status"]["identity"]["bootId"] == inside.boot_id() != pve.boot_id()
+    checks = daemon.ok("POST", "/api/v1/hosts/ct/doctor")["checks"]
+    assert len(checks) > 5
+    assert not [check for check in checks if check["ok"] is False]
     for path in (PATH, "/var/lib/stoker", "/run/stoker"):
         assert pve.sh(f"test -e {path}", check=False).returncode == 1, path
 
