@@ -94,3 +94,22 @@ async def test_a_reboot_brings_the_enabled_unit_back_by_itself(stage: Driven) ->
     stage.clock.now_s += 21
     await stage.until_ready()
     assert stage.changes() == ["put-unit", "unit-enable", "unit-start"]
+
+
+async def test_prefill_decode_and_router_are_ready_by_a_generation_through_the_router(tmp_path: Path) -> None:
+    roles = {
+        "prefill": {"placement": {"host": "a", "gpus": [0, 1]}, "port": 30001, "bootstrapPort": 8998},
+        "decode": {"placement": {"host": "a", "gpus": [2, 3]}, "port": 30002},
+        "router": {"placement": {"host": "a"}, "port": 30080},
+    }
+    async with driven(tmp_path, gpus=4) as stage:
+        stage.host.neighbours["192.0.2.1"] = stage.host
+        await stage.put(roles=roles, placement=None, port=None)
+        await stage.until_ready(120)
+        router = stage.host.unit("stoker-m.router.service").main
+        assert router is not None
+        assert router.title == "sglang::router"
+        stage.host.crash("stoker-m.decode.service")
+        await stage.turn()
+        assert await stage.ready() != "True"
+        await stage.until_ready(120)
