@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -235,6 +236,16 @@ def test_the_watch_returns_after_all_sshd_were_killed_and_after_a_reboot(daemon:
     watched(daemon)
     killed_and_back(daemon, host)
     assert not [event for event in daemon.events("a") if event["reason"] == Reason.WATCH_UNAVAILABLE]
+
+
+def test_a_daemon_that_watches_a_host_that_is_cut_off_still_ends_soon(daemon: Daemon, host: TestHost) -> None:
+    daemon.put_host("a", host, period="5m")
+    watched(daemon)
+    host.cut_link()
+    began = time.monotonic()
+    daemon.kill(signal.SIGTERM)
+    assert time.monotonic() - began < 15
+    assert "Traceback" not in daemon.log_tail()
 
 
 def test_where_forwarding_is_forbidden_the_period_shortens_and_the_reason_is_said(
