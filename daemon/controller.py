@@ -312,10 +312,23 @@ class Controller:
             if ok:
                 await self._note_ready(name, memory, desired, invocation)
             self.poke(name)
+            if ok:
+                await self._ask_effective(name, memory, prober, desired, invocation)
         except StokerError as error:
             log.warning("probe not recorded", host=name, unit=desired.unit, error=str(error))
         finally:
             memory.probing.discard(desired.unit)
+
+    async def _ask_effective(
+        self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str
+    ) -> None:
+        """Once for each invocation that generated: what its engine says is in effect."""
+        known = memory.effective.get(desired.unit)
+        if known is None or known.invocation != invocation or known.ask_again:
+            fact = await prober.effective(desired, invocation)
+            if fact is not None:
+                memory.effective[desired.unit] = fact
+                self.poke(name)
 
     async def _note_ready(self, name: str, memory: HostMemory, desired: Desired, invocation: str) -> None:
         """Store the generation with its invocation, and close the recovery that it ends."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb, kind_of
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb, kind_of
 from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
 from daemon.domain.observation import Fence
 from daemon.probes.report import Answer
@@ -41,7 +41,8 @@ async def execute(road: Asks, action: Action, fence: Fence, boot_id: str, timeou
     except TransportError as error:
         result: Result = "unknown" if error.maybe_done else "failed"
         return Done(action, result, error.message, error.reason)
-    return Done(action, "ok", _evidence(answer))
+    said = _evidence(answer)
+    return Done(action, "ok", f"{said}\n{action.excerpt}" if isinstance(action, SetAside) else said)
 
 
 def _verb(action: Action) -> str:
@@ -54,6 +55,10 @@ def _lines(action: Action) -> Iterable[tuple[str, str]]:
             yield "unit", action.unit
             yield "path", action.path
             yield "ground", action.ground_sha256 or "-"
+        case SetAside():
+            yield "unit", action.unit
+            yield "path", action.path
+            yield "ground", action.ground_sha256
         case RemoveUnit():
             yield "unit", action.unit
             yield "path", action.path

@@ -19,7 +19,7 @@ from daemon.domain.status import Reason
 from daemon.ssh import Finished, Road
 from daemon.verbs import ask
 
-OLDEST_VERSION = 1
+OLDEST_VERSION = 2
 _STEP_S = 15.0
 _DAMAGED = 65
 

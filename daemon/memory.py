@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb, kind_of
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb, kind_of
 from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.planner.plan import Plan
-from daemon.planner.world import Desired, ProbeFact, StrayFact, World
+from daemon.planner.world import Desired, EffectiveFact, ProbeFact, StrayFact, World
 from daemon.store.rows import StoredInstance
 
 FACTS_KEPT_S = 30.0
@@ -28,6 +28,8 @@ def ground_of(action: Action) -> Ground:
             return (kind_of(action), action.targets)
         case PutUnit():
             return (kind_of(action), action.unit, action.ground_sha256, action.text)
+        case SetAside():
+            return (kind_of(action), action.path, action.ground_sha256)
         case RemoveUnit():
             return (kind_of(action), action.unit, action.ground_sha256)
         case UnitVerb():
@@ -50,6 +52,9 @@ class HostMemory:
     down_since: dict[str, float] = field(default_factory=dict)
     invocations: dict[str, str] = field(default_factory=dict)
     ours: set[str] = field(default_factory=set)
+    own: dict[str, str] = field(default_factory=dict)  # unit → the invocation that our last start led to
+    effective: dict[str, EffectiveFact] = field(default_factory=dict)
+    known_gpus: tuple[str, ...] = ()  # the host's UUIDs at first sight, as stored
     restarts: dict[str, int] = field(default_factory=dict)  # unit → those we ordered
     startup_s: dict[str, float] = field(default_factory=dict)  # unit → of its last start that we saw whole
     rows: tuple[StoredInstance, ...] = ()
@@ -67,6 +72,7 @@ class HostMemory:
         """Take in one complete look: note first sightings, drop what is gone, forget all of another boot."""
         if look.identity.boot_id != self.boot_id:
             self._forget_boot(look.identity.boot_id)
+        self._see_own(look)
         if isinstance(look.processes, Unknown):
             return
         here = {process.id for process in look.processes}
@@ -107,6 +113,12 @@ class HostMemory:
     def wait_s(self, now_s: float) -> float | None:
         """How long until the next try of what waits, None when nothing does."""
         return min((again_s - now_s for _, again_s in self.tries.values() if again_s > now_s), default=None)
+
+    def _see_own(self, look: Observation) -> None:
+        """Which invocation came of a start that we ordered."""
+        for unit in () if isinstance(look.units, Unknown) else look.units:
+            if unit.name in self.ours and unit.invocation_id not in ("", self.invocations.get(unit.name)):
+                self.own[unit.name] = unit.invocation_id
 
     def _see_memory(self, look: Observation, now_s: float) -> None:
         """Since when a card shows memory that no row explains."""

@@ -17,12 +17,14 @@ from daemon.verbs import Asks, ask
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a look is to include: unit names (adopted ones as drop-ins), ports, names of environment variables."""
+    """What a look is to include: unit names (adopted ones as drop-ins), ports, names of environment variables
+    and beginnings of such names."""
 
     units: tuple[str, ...] = ()
     dropins: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     env: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
 
     def lines(self, limit_ms: int) -> Iterable[tuple[str, str]]:
         """The request lines."""
@@ -30,6 +32,7 @@ class Wanted:
         yield from (("dropin", name) for name in self.dropins)
         yield from (("port", str(port)) for port in self.ports)
         yield from (("env", name) for name in self.env)
+        yield from (("env-prefix", prefix) for prefix in self.prefixes)
         yield "whole-table", "0"
         yield "limit-ms", str(limit_ms)
 

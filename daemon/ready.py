@@ -15,13 +15,15 @@ from daemon.domain.observation import Unknown
 from daemon.domain.spec import ServingSpec
 from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
+from daemon.engines import effective
 from daemon.engines.launch import argv_runs
-from daemon.planner.world import Desired
+from daemon.planner.world import Desired, EffectiveFact
 from daemon.probes.probe import ProbeAnswer, parse_probe
 from daemon.probes.report import Answer
 from daemon.verbs import Asks, ask
 
 Verdict = tuple[bool, Reason, str]
+EFFECTIVE_TIMEOUT_S = 10.0
 NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
@@ -142,6 +144,25 @@ class Prober:
         except (VerbFailed, VerbRefused) as error:
             return False, Reason.TOOL_FAILED, str(error)
         return judge(answer, desired, invocation)
+
+    async def effective(self, desired: Desired, invocation: str) -> EffectiveFact | None:
+        """What the engine of that invocation says is in effect; None where nothing is to be asked or nobody answered.
+
+        An answer that is not surely of this invocation's own processes is no answer.
+        """
+        view = desired.declared.view
+        path = effective.question(view, desired.declared.role)
+        if path is None:
+            return None
+        try:
+            answer = await self._probe(desired, "GET", path, None, EFFECTIVE_TIMEOUT_S)
+        except (TransportError, VerbFailed, VerbRefused):
+            return None
+        if _unbound(answer, invocation) is not None or answer.strangers != ():
+            return None
+        if answer.failure is not None:
+            return EffectiveFact(invocation, Unknown(answer.failure, answer.detail))
+        return EffectiveFact(invocation, effective.claims(view, answer.http_status, answer.body))
 
     async def _probe(
         self, desired: Desired, method: str, path: str, body: dict[str, Any] | None, timeout_s: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from daemon.declared import HostDeclaration, declaration
@@ -27,12 +27,13 @@ from daemon.metrics import Metrics
 from daemon.observe import Wanted, Weighed, observe
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
+from daemon.planner.environment import WATCHED
 from daemon.planner.plan import Plan, decide
 from daemon.planner.strays import LOOK_GOOD_S, helped_by
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
+from daemon.remember import adopt, count, remember, restarts, returned
 from daemon.store import Store
-from daemon.store.rows import StoredInstance
 from daemon.verbs import Asks
 
 AGAIN_SOON_S = 0.3
@@ -165,6 +166,7 @@ class Reconciler:
     async def _world(
         self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None, memory: HostMemory
     ) -> World:
+        withheld = await self._withheld(declared, look, road, memory)
         placed = [place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared]
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
@@ -183,27 +185,24 @@ class Reconciler:
             strays=dict(memory.strays),
             probes=dict(memory.probes),
             probing=frozenset(memory.probing),
-            corrections=await self._corrections(declared.object.name),
+            corrections=await restarts(self._store, declared.object.name, self._wall()),
+            returned=await returned(self._store, declared, self._wall()),
+            own=dict(memory.own),
+            effective=dict(memory.effective),
+            known_gpus=memory.known_gpus,
             held_before=frozenset(memory.held_before),
             cleared=frozenset(memory.cleared),
             memory_since=dict(memory.memory_since),
-            withheld=await self._withheld(declared, look, road),
+            withheld=withheld,
         )
 
-    async def _corrections(self, host: str) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for one in await self._store.corrections(since=self._wall() - timedelta(hours=1), host=host):
-            if one.kind == "unit-restart":
-                counts[one.instance_key] = counts.get(one.instance_key, 0) + 1
-        return counts
-
     async def _withheld(
-        self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None
+        self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None, memory: HostMemory
     ) -> Reason | None:
         """Why nothing may be changed on this host now; None when the way is free. Takes the fence last."""
         if isinstance(look, Unknown) or road is None:
             return look.reason if isinstance(look, Unknown) else Reason.UNREACHABLE
-        if (why := await self._identity(declared, look)) is not None:
+        if (why := await self._identity(declared, look, memory)) is not None:
             return why
         if look.identity.systemd < SYSTEMD_AT_LEAST:
             return Reason.SYSTEMD_TOO_OLD if look.identity.systemd > 0 else Reason.NOT_SYSTEMD
@@ -215,7 +214,7 @@ class Reconciler:
             return look.hold.reason if isinstance(look.hold, Unknown) else Reason.HELD
         return await hold_fence(road, look, self._fence, self._store.knows_run)
 
-    async def _identity(self, declared: HostDeclaration, look: Observation) -> Reason | None:
+    async def _identity(self, declared: HostDeclaration, look: Observation, memory: HostMemory) -> Reason | None:
         """Note who the host is at first sight; a later change or a second object for one machine stops all action."""
         now = look.identity
         uuids = () if isinstance(look.gpus, Unknown) else tuple(gpu.uuid for gpu in look.gpus)
@@ -227,6 +226,7 @@ class Reconciler:
             )
         except Conflict:
             return Reason.HOST_IDENTITY_TAKEN
+        memory.known_gpus = kept.gpu_uuids
         same = (kept.machine_id, kept.container) == (now.machine_id, now.container)
         return None if same else Reason.HOST_IDENTITY_CHANGED
 
@@ -237,7 +237,7 @@ class Reconciler:
         """
         if world.withheld is not None or road is None or isinstance(world.observation, Unknown):
             return False
-        await self._adopt(world, plan)
+        await adopt(self._store, world, plan)
         boot_id = world.observation.identity.boot_id
         due = memory.due(plan.actions, self._clock())
         stuck = set[str]()
@@ -251,6 +251,7 @@ class Reconciler:
             await self._before(world, action)
             done = await execute(road, action, self._fence, boot_id, self._limits.action_s)
             self._after(world, done, memory)
+            await count(self._store, world, done, self._wall())
             retired = {r.record.unit: r.spec_name for r in world.retired}
             await note_action(self._store, world, world.desired, retired, done, self._wall())
             await note_started(self._store, world, done)
@@ -260,40 +261,14 @@ class Reconciler:
                 stuck.add(action.unit)
         return bool(due)
 
-    async def _adopt(self, world: World, plan: Plan) -> None:
-        """A file that already says what is declared is ours from now on, as it is."""
-        for desired in world.desired:
-            digest = plan.adopted.get(desired.unit)
-            if digest is not None:
-                await self._remember(world, desired, digest)
-
     async def _before(self, world: World, action: object) -> None:
         """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
         if isinstance(action, PutUnit):
             desired = next(d for d in world.desired if d.unit == action.unit)
-            await self._remember(world, desired, file_sha256(action.text))
+            await remember(self._store, world, desired, file_sha256(action.text))
         elif isinstance(action, UnitVerb) and action.verb in ("restart", "stop"):
             kind = kind_of(action)
             await self._store.note_correction(action.unit, kind, str(action.reason), self._wall(), host=world.name)
-
-    async def _remember(self, world: World, desired: Desired, digest: str) -> None:
-        """The unit, its cards and what its file is from now on; what others noted of the instance stays."""
-        one = desired.declared
-        new = StoredInstance(
-            spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path
-        )
-
-        def written(row: StoredInstance) -> StoredInstance:
-            return replace(
-                row,
-                unit=desired.unit,
-                path=desired.path,
-                gpus=desired.gpus,
-                written_sha256=digest,
-                written_launch=desired.launch_hash,
-            )
-
-        await self._store.change_instance(one.spec_uid, one.role, world.name, written, new=new)
 
     def _after(self, world: World, done: Done, memory: HostMemory) -> None:
         self._metrics.actions.labels(kind_of(done.action), done.result).inc()
@@ -388,4 +363,4 @@ def wanted(declared: HostDeclaration) -> Wanted:
     for retired in declared.retired:
         (dropins if retired.record.path.endswith(".conf") else units).add(retired.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
-    return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)))
+    return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED)

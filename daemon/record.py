@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from daemon.declared import HostDeclaration
 from daemon.domain.actions import Action, Signal, UnitVerb, kind_of
@@ -99,6 +99,8 @@ async def _write_instance(
     before = current.extra.get("state", {})
     said = state_json(state)
     await store.change_instance(spec_uid, state.role, world.name, _with("state", said), new=row)
+    for told in drift_events(spec_name, f"{state.unit} on {world.name}", before, said):
+        await store.add_event(told, now)
     if (before.get("ready"), before.get("reason")) != (said["ready"], said["reason"]):
         good = state.ready == "True"
         text = f"{state.unit} on {world.name}: Ready {state.ready}, {state.reason}"
@@ -117,6 +119,7 @@ def state_json(state: InstanceState) -> JsonObject:
     said = asdict(state)
     said["reason"] = str(state.reason)
     said["drift"] = [_drift_json(d) for d in state.drift]
+    said["unseen"] = list(state.unseen)
     return said
 
 
@@ -127,7 +130,37 @@ def _drift_json(drift: Drift) -> JsonObject:
 def state_from_json(said: JsonObject) -> InstanceState:
     """The state back from a stored row of this or another host."""
     drift = tuple(Drift(unit=said["unit"], **d) for d in said.get("drift", ()))
-    return InstanceState(**{**said, "reason": Reason(said["reason"]), "drift": drift})
+    unseen = tuple(said.get("unseen", ()))
+    return InstanceState(**{**said, "reason": Reason(said["reason"]), "drift": drift, "unseen": unseen})
+
+
+def drift_events(spec: str, where: str, before: JsonObject, said: JsonObject) -> list[Event]:
+    """What differs now and did not before; that all is as declared again; and what is left alone from now on."""
+    found = _drift_turns("ServingSpec", spec, where, before.get("drift", ()), said["drift"] if said["active"] else None)
+    if said["contested"] and said["contested"] != before.get("contested", ""):
+        text = f"{where}: {said['contested']}"
+        found.append(Event(Reason.DRIFT_CONTESTED, text[:2000], "ServingSpec", spec, "Warning"))
+    return found
+
+
+def _drift_turns(
+    kind: Literal["Host", "ServingSpec"],
+    name: str,
+    where: str,
+    before: Iterable[JsonObject],
+    now: Sequence[JsonObject] | None,
+) -> list[Event]:
+    """Rows that are new, and the end of the last one; nothing when it is not known (None)."""
+    old = {(d["layer"], d["field"]) for d in before}
+    new = [] if now is None else [d for d in now if (d["layer"], d["field"]) not in old]
+    if new:
+        listed = [f"{d['layer']} {d['field']}: {d['observed']} instead of {d['declared']}" for d in new[:8]]
+        more = f"; and {len(new) - 8} more" if len(new) > 8 else ""
+        reason = Reason.UNIT_DRIFT if kind == "ServingSpec" else Reason.GPU_INVENTORY_CHANGED
+        return [Event(reason, f"{where}: {'; '.join(listed)}{more}"[:2000], kind, name, "Warning")]
+    if old and now is not None and not now:
+        return [Event(Reason.CONVERGED, f"{where}: nothing differs from the declaration any more", kind, name)]
+    return []
 
 
 async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
@@ -153,7 +186,12 @@ async def _write_host(store: Store, declaration: HostDeclaration, world: World, 
     else:
         conditions.append(Condition("Acting", "True", Reason.OK, "", host.generation))
     await _host_events(store, host, conditions, now)
-    await store.put_status("Host", host.uid, _host_json(host, world, plan), conditions, now)
+    shown = _host_json(host, world, plan)
+    said = await store.status("Host", host.uid)
+    known = None if isinstance(world.observation, Unknown) else shown["drift"]
+    for told in _drift_turns("Host", host.name, host.name, said.status.get("drift", ()) if said else (), known):
+        await store.add_event(told, now)
+    await store.put_status("Host", host.uid, shown, conditions, now)
 
 
 def _why_not(world: World) -> str:
@@ -203,6 +241,7 @@ def _host_json(host: StoredObject, world: World, plan: Plan) -> JsonObject:
         "unclaimed": list(plan.unclaimed),
         "blocked": {unit: {"reason": str(b.reason), "detail": b.detail} for unit, b in sorted(plan.blocked.items())},
         "strays": _strays_json(plan),
+        "drift": [_drift_json(d) for d in plan.drift if not d.unit],
     }
     if not isinstance(look, Unknown):
         status["identity"] = _identity_json(look.identity)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from daemon.domain.actions import PutUnit, RemoveUnit, Signal, UnitGround, UnitVerb
+from daemon.domain.actions import PutUnit, RemoveUnit, SetAside, Signal, UnitGround, UnitVerb
 from daemon.domain.observation import Loaded, ProcessId, Unit
 from daemon.domain.status import Reason
 from tests.planner.box import BOOT, Box, BoxUnit
@@ -76,6 +76,12 @@ class BoxRoad:
             put = PutUnit(name, values["path"], text, "", "", "", Reason.OK)
             self.box.apply(put if verb == "put-unit" else RemoveUnit(name, values["path"], "", "", Reason.OK))
             return 0
+        if verb == "set-aside":
+            text = unit.dropins.get(values["path"])
+            if text is None or values["ground"] != hashlib.sha256(text.encode()).hexdigest():
+                return REFUSED["ground"]
+            self.box.apply(SetAside(name, values["path"], values["ground"], "", "", Reason.OK))
+            return 0
         if (values["ground-invocation"], values["ground-state"]) != (unit.invocation or "-", unit.active):
             return REFUSED["ground"]
         ground = UnitGround(unit.invocation, unit.active)
@@ -108,7 +114,7 @@ class BoxRoad:
             "apps": (0, apps.encode()),
             "asked": (0, f"{' '.join(names)}\n{' '.join(name for name, _ in others)}\n".encode()),
             "units": (0, "\n".join(_show(unit) for unit in look.units).encode()),
-            "loaded": (0, "".join(_loaded(unit) for unit in look.units).encode()),
+            "loaded": (0, ("".join(_loaded(unit) for unit in look.units) + _manager(self.box)).encode()),
             "others": (0, "\n".join(f"Id={n}\nActiveState={s}\nLoadState=loaded\n" for n, s in others).encode()),
             **_files(look.units),
             **self._processes(),
@@ -148,7 +154,14 @@ def _files(units: tuple[Unit, ...]) -> dict[str, tuple[int, bytes]]:
         assert unit.file is not None
         paths += f"{unit.name} {unit.file.path} {'absent' if unit.file.text is None else 'present'}\n"
         texts += "" if unit.file.text is None else f"{unit.file.path}\0{unit.file.text}\0"
-    return {"paths": (0, paths.encode()), "texts": (0, texts.encode())}
+    dropins = "".join(f"{unit.name} {one.path}\n" for unit in units for one in unit.dropins or ())
+    texts += "".join(f"{one.path}\0{one.text}\0" for unit in units for one in unit.dropins or ())
+    return {"paths": (0, paths.encode()), "dropins": (0, dropins.encode()), "texts": (0, texts.encode())}
+
+
+def _manager(box: Box) -> str:
+    entries = [f"{key}={value}" for key, value in box.manager.items()]
+    return "= manager\n" + json.dumps({"type": "as", "data": entries}) + "\n"
 
 
 def _show(unit: Unit) -> str:

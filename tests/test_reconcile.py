@@ -314,3 +314,114 @@ async def test_what_the_last_look_said_is_claimed_no_longer_while_the_next_one_d
         slow.answers.set()
     assert (await stage.ready(), await stage.said_of_host("Clean")) == ("True", ("True", "Clean"))
     assert slow.changes() == []
+
+
+DROPIN = f"/etc/systemd/system/{UNIT}.d/override.conf"
+
+
+def add_dropin(stage: Stage) -> None:
+    stage.box.units[UNIT].dropins[DROPIN] = "[Service]\nEnvironment=NCCL_DEBUG=INFO HF_TOKEN=hf_abcdefgh12345678\n"
+    stage.box.units[UNIT].load()
+
+
+async def drifted(stage: Stage) -> tuple[str, str]:
+    found = await stage.store.find("ServingSpec", "m")
+    assert found is not None
+    said = await stage.store.status("ServingSpec", found.uid)
+    condition = said.condition("Drifted") if said is not None else None
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+async def test_a_dropin_is_set_aside_and_the_events_tell_layer_field_and_what_it_held(stage: Stage) -> None:
+    await stage.settle()
+    add_dropin(stage)
+    await stage.turn()
+    assert await drifted(stage) == ("True", "UnitDrift")
+    await stage.settle()
+    assert await drifted(stage) == ("False", "Converged")
+    told = [e for e in await stage.store.events("ServingSpec", "m") if e.reason in ("UnitDrift", "Converged")]
+    change, differs = (
+        next(e for e in told if bool(e.action) is acted and e.reason == "UnitDrift") for acted in (True, False)
+    )
+    assert (change.action, change.result) == ("set-aside", "ok")
+    assert "file dropin.override.conf: " in differs.message
+    assert "loaded env.NCCL_DEBUG: (set) instead of (not set)" in differs.message
+    assert "NCCL_DEBUG=INFO" in change.evidence
+    assert "hf_abcdefgh12345678" not in f"{change}{differs}"
+    assert any(e.reason == "Converged" and "nothing differs" in e.message for e in told)
+    assert stage.box.restarts == 0
+
+
+async def test_how_often_drift_came_back_outlives_the_daemon_and_ends_with_a_new_generation(stage: Stage) -> None:
+    await stage.settle()
+    for _ in range(3):
+        add_dropin(stage)
+        await stage.settle()
+        assert await drifted(stage) == ("False", "Converged")
+        stage.memory = HostMemory()
+        stage.fence = await stage.store.begin_run(NOON)
+    add_dropin(stage)
+    await stage.settle()
+    assert await drifted(stage) == ("True", "DriftContested")
+    assert len(stage.box.aside) == 3
+    told = [e for e in await stage.store.events("ServingSpec", "m") if e.reason == "DriftContested"]
+    assert sum(e.count for e in told) == 1
+    await stage.put(stop={"timeout": "90s"})
+    await stage.settle()
+    assert await drifted(stage) == ("False", "Converged")
+    assert len(stage.box.aside) == 4
+
+
+async def test_a_day_later_it_is_set_aside_again(stage: Stage) -> None:
+    await stage.settle()
+    for _ in range(4):
+        add_dropin(stage)
+        await stage.settle()
+    assert await drifted(stage) == ("True", "DriftContested")
+    stage.box.ticks += 24 * 3600 * 100
+    await stage.settle()
+    assert await drifted(stage) == ("False", "Converged")
+
+
+async def test_a_refused_correction_is_not_counted(stage: Stage) -> None:
+    await stage.settle()
+    add_dropin(stage)
+    stage.road.fails["set-aside"] = 75
+    for _ in range(30):
+        await stage.turn()
+    assert stage.road.asked.count("set-aside") > 3
+    stage.road.fails.clear()
+    for _ in range(40):
+        await stage.turn()
+    assert await drifted(stage) == ("False", "Converged")
+
+
+async def test_a_variable_of_systemds_environment_is_refused_and_the_unit_restarted_once(stage: Stage) -> None:
+    stage.box.manager["LD_LIBRARY_PATH"] = "/opt/cuda/lib64"  # the host's own, from the start
+    await stage.settle()
+    stage.box.manager["NCCL_ALGO"] = "Ring"
+    stage.box.restart_by_hand(UNIT)
+    stage.box.step()
+    await stage.settle()
+    assert await drifted(stage) == ("False", "Converged")
+    env = dict(stage.box.procs[stage.box.units[UNIT].main].env)
+    assert ("NCCL_ALGO" in env, "LD_LIBRARY_PATH" in env, stage.box.restarts) == (False, True, 1)
+    stage.memory = HostMemory()
+    stage.box.restart_by_hand(UNIT)
+    stage.box.step()
+    await stage.settle()
+    assert (await drifted(stage), stage.box.restarts) == (("False", "Converged"), 1)
+
+
+async def test_cards_that_change_are_told_once_as_drift_of_the_host(stage: Stage) -> None:
+    await stage.settle()
+    stage.box.cards = 3
+    await stage.settle()
+    host = await stage.store.find("Host", "a")
+    assert host is not None
+    said = await stage.store.status("Host", host.uid)
+    assert said is not None
+    assert [(d["layer"], d["field"]) for d in said.status["drift"]] == [("inventory", f"uuid.{UUIDS[3]}")]
+    told = [e for e in await stage.store.events("Host", "a") if e.reason == "GPUInventoryChanged"]
+    assert [e.count for e in told] == [1]

@@ -1,6 +1,7 @@
 """What a plan may hold: one value for each command to a host, with the ground it was decided on.
 
-Made by `daemon.planner`, carried out by `daemon.execute`, refused by `stoker-host` when the ground changed.
+Made by `daemon.planner`, carried out by `daemon.execute`, refused by `stoker-host` when the ground changed. `cures`
+names the drift that an action takes back from somebody else, as `Drift.key`: how often that happens is counted.
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ class PutUnit:
     ground_sha256: str
     why: str
     reason: Reason
+    cures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Move a drop-in that somebody added out of the unit's folder, to one where it is kept; then reload systemd.
+
+    `excerpt` is the beginning of its text, redacted, for the event.
+    """
+
+    unit: str
+    path: str
+    ground_sha256: str
+    excerpt: str
+    why: str
+    reason: Reason
+    cures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,7 @@ class UnitVerb:
     ground: UnitGround
     why: str
     reason: Reason
+    cures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +89,16 @@ class Signal:
     reason: Reason
 
 
-Action = PutUnit | RemoveUnit | UnitVerb | Signal
+Action = PutUnit | SetAside | RemoveUnit | UnitVerb | Signal
 
 
 def kind_of(action: Action) -> str:
-    """The action's name in metrics and events: put-unit, remove-unit, unit-start, …, signal-term."""
+    """The action's name in metrics and events: put-unit, set-aside, remove-unit, unit-start, …, signal-term."""
     match action:
         case PutUnit():
             return "put-unit"
+        case SetAside():
+            return "set-aside"
         case RemoveUnit():
             return "remove-unit"
         case UnitVerb():

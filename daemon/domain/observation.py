@@ -92,7 +92,8 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A main process as /proc showed it: argv and environment (only the names the look asked for, plus our marks)."""
+    """A main process as /proc showed it: argv and environment (only the names and prefixes the look asked for, and our
+    marks)."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
@@ -103,11 +104,21 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class UnitFile:
-    """A unit's own file on disk. `text` is None when it does not exist."""
+    """A unit's own file on disk. `text` is None when it does not exist, or when it is a link or no plain file."""
 
     path: str
     text: str | None
     sha256: str | None
+    link: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropIn:
+    """A drop-in in one of a unit's own folders, loaded or not yet."""
+
+    path: str
+    text: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class Unit:
     """One systemd unit. Stamps are systemd's monotonic microseconds, 0 for never; states as systemctl spells them.
 
     `control_group` is "" when the unit has no cgroup. `loaded` is None for one that is not loaded. `main` is None when
-    there is no main process or it could not be read.
+    there is no main process or it could not be read. `dropins` lie in its own folders, None when that is not known.
     """
 
     name: str
@@ -154,6 +165,7 @@ class Unit:
     loaded: Loaded | Unknown | None = None
     file: UnitFile | None = None
     main: Environment | None = None
+    dropins: tuple[DropIn, ...] | None = ()
 
     @property
     def running(self) -> bool:
@@ -200,7 +212,8 @@ class Observation:
     """One complete look. An incomplete one (no end mark) is never built: the whole look is then `Unknown`.
 
     `at_s` is the daemon's monotonic clock at the look's start. `other_units` holds the units of the candidates' cgroups
-    (name → active state). `unclaimed` are marked unit files the look found besides those asked for.
+    (name → active state). `unclaimed` are marked unit files the look found besides those asked for. `inherited` names
+    the variables of systemd's own environment, which every unit inherits (`systemctl set-environment` adds to it).
     """
 
     host: str
@@ -216,6 +229,7 @@ class Observation:
     fence: Fence | Unknown | None
     hold: str | Unknown | None
     warnings: tuple[Unknown, ...] = ()
+    inherited: frozenset[str] | Unknown = frozenset()
 
     def unit(self, name: str) -> Unit | Unknown | None:
         """The unit of that name, None when the look did not ask for it, Unknown when units are unknown."""

@@ -65,6 +65,7 @@ class Reason(StrEnum):
     INFOROM_CORRUPTED = "InfoROMCorrupted"
     GPU_MISSING = "GPUMissing"
     GPU_BINDING_CHANGED = "GPUBindingChanged"
+    GPU_INVENTORY_CHANGED = "GPUInventoryChanged"
     # who holds what
     CLEAN = "Clean"
     ORPHAN_WORKERS = "OrphanWorkers"
@@ -162,6 +163,11 @@ class Drift:
     declared: str
     observed: str
     launch: bool = False
+
+    @property
+    def key(self) -> str:
+        """What comes back when this comes back: layer and field, without the values."""
+        return f"{self.layer} {self.field}"
 
 
 Severity = Literal["Normal", "Warning"]

@@ -5,7 +5,7 @@ Called by the planner: text to write, and drift of the file. The template is fix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -40,6 +40,18 @@ class ParsedUnit:
     env: tuple[tuple[str, str], ...] | None
     user: str | None
     working_directory: str | None
+    unset: frozenset[str] = frozenset()
+
+
+def with_unset(text: str, names: Iterable[str]) -> str:
+    """The text with these variables, inherited from systemd's own environment, kept from the process."""
+    line = " ".join(sorted(names))
+    return text.replace("[Service]\n", f"[Service]\nUnsetEnvironment={line}\n", 1) if line else text
+
+
+def setting_keys(text: str) -> frozenset[str]:
+    """The settings that a unit file or a drop-in makes, as Section.Key; none for comments alone."""
+    return frozenset(f"{section}.{key}" for section, key, _ in _sections(text))
 
 
 def unit_text(launch: Launch, marks: Marks, view: ServingSpec, unit_name: str) -> str:
@@ -139,17 +151,22 @@ def parse_unit(text: str) -> ParsedUnit:
         env=_env([value for key, value in settings if key == "Environment"]),
         user=_scalar([value for key, value in settings if key == "User"]),
         working_directory=_scalar([value for key, value in settings if key == "WorkingDirectory"]),
+        unset=frozenset(word for key, value in settings if key == "UnsetEnvironment" for word in value.split()),
     )
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
+    return ((key, value) for section, key, value in _sections(text) if section == "Service")
+
+
+def _sections(text: str) -> Iterator[tuple[str, str, str]]:
     section = ""
     for line in _logical_lines(text):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1]
-        elif section == "Service" and "=" in line:
+        elif "=" in line:
             key, value = line.split("=", 1)
-            yield key.strip(WHITESPACE), value.strip(WHITESPACE)
+            yield section, key.strip(WHITESPACE), value.strip(WHITESPACE)
 
 
 def _logical_lines(text: str) -> Iterator[str]:

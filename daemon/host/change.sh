@@ -106,6 +106,56 @@ put_unit() {
     done_with "wrote $path"
 }
 
+own_dropin() { # a drop-in in one of the unit's own folders, by a plain name
+    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    dropin=${path##*/}
+    valid "$dropin" A-Za-z0-9:_.@- 200 || refuse 64 "not a drop-in of this unit"
+    case $dropin in ?*.conf) ;; *) refuse 64 "not a drop-in of this unit" ;; esac
+    for folder in "$UNITS" $DROPINS; do
+        [ "$path" != "$folder/$unit.d/$dropin" ] || return 0
+    done
+    refuse 64 "not a drop-in of this unit"
+}
+
+hash_of() { # FILE: sets $found, `-` when there is none
+    found=-
+    [ ! -e "$1" ] || found=$(sha256sum <"$1") || refuse 1 "$1 cannot be read"
+    found=${found%% *}
+}
+
+keep_copy() { # sets $kept: what lies at $path, whole and surely, where it is kept
+    aside=$STATE/set-aside/$unit
+    mkdir -p -m 0700 "$STATE/set-aside" "$aside" || refuse 78 "$aside cannot be made"
+    kept=$aside/$dropin.$(date -u +%Y%m%dT%H%M%SZ)
+    base=$kept n=0
+    while [ -e "$kept" ]; do n=$((n + 1)) kept=$base.$n; done
+    { cp -pL "$path" "$aside/new" && sync "$aside/new"; } 2>"$T/out" 9>&- || refuse 1 "copying $path: $(head -c 500 "$T/out")"
+    hash_of "$aside/new"
+    [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+    { mv -T "$aside/new" "$kept" && sync "$aside"; } 2>"$T/out" 9>&- || refuse 1 "writing $kept: $(head -c 500 "$T/out")"
+}
+
+set_aside() { # kept first, then taken out under another name, looked at again, and only then removed
+    own_dropin
+    may_change
+    hash_of "$path"
+    [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+    keep_copy
+    taken=$path.stoker-aside # no `.conf`: systemd does not read it
+    mv -fT "$path" "$taken" 2>"$T/out" 9>&- || refuse 1 "moving $path: $(head -c 500 "$T/out")"
+    hash_of "$taken"
+    if [ "$found" != "$ground" ]; then
+        mv -nT "$taken" "$path"
+        rm -f "$kept"
+        refuse 75 "$path was changed meanwhile"
+    fi
+    rm -f "$taken" || refuse 1 "$taken cannot be removed"
+    sync "${path%/*}"
+    rmdir "${path%/*}" 2>/dev/null # stays when others keep files there
+    step systemctl daemon-reload
+    done_with "moved $path to $kept"
+}
+
 remove_unit() { # with the ground `-` the file is gone already: what else is ours goes
     own_path
     may_change

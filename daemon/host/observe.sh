@@ -85,6 +85,22 @@ wanted_units() { # adds the unit files that carry our name to the units asked fo
         fi
     done >"$T/paths"
     mark paths 0
+    others_dropins
+}
+
+others_dropins() { # lists the drop-ins in the units' own folders; their texts are read with the units'
+    set +f
+    for name in $units; do
+        for folder in "$UNITS" $DROPINS; do
+            for file in "$folder/$name.d"/*.conf; do
+                [ -f "$file" ] && valid "${file##*/}" A-Za-z0-9:_.@- 200 || continue
+                echo "$name $file"
+                case "$texts " in *" $file "*) ;; *) texts="$texts $file" ;; esac
+            done
+        done
+    done >"$T/dropins"
+    set -f
+    mark dropins 0
 }
 
 label_of() { # NAME: sets $label, the name as D-Bus paths hold it; by hand, since processes cost more
@@ -100,13 +116,16 @@ label_of() { # NAME: sets $label, the name as D-Bus paths hold it; by hand, sinc
     done
 }
 
-loaded() { # what systemd has loaded, over JSON: `show` loses the quoting
+loaded() { # what systemd has loaded, and what every unit inherits, over JSON: `show` loses the quoting
     for name in $units; do
         label_of "$name"
         echo "= $name"
         busctl --json=short get-property org.freedesktop.systemd1 "/org/freedesktop/systemd1/unit/$label" \
             org.freedesktop.systemd1.Service ExecStart Environment User WorkingDirectory || return
     done
+    echo "= manager"
+    busctl --json=short get-property org.freedesktop.systemd1 /org/freedesktop/systemd1 \
+        org.freedesktop.systemd1.Manager Environment
 }
 
 facts() { # what changes with an upgrade or a boot alone is kept in /run: two slow tools
@@ -408,5 +427,5 @@ observe() {
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
     wait "$others_job"
-    answer 0 meta hold fence gpus apps asked units loaded others paths texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
+    answer 0 meta hold fence gpus apps asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
 }

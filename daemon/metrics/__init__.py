@@ -15,7 +15,7 @@ from daemon.metrics.families import Blocks, now_blocks, text_of
 from daemon.metrics.samples import FleetSample, HostNow
 
 ACTION_KINDS = (
-    "put-unit", "remove-unit", "unit-start", "unit-stop", "unit-restart", "unit-enable", "unit-disable",
+    "put-unit", "set-aside", "remove-unit", "unit-start", "unit-stop", "unit-restart", "unit-enable", "unit-disable",
     "signal-term", "signal-kill", "signal-cont",
 )  # fmt: skip
 ACTION_RESULTS = ("ok", "refused", "failed", "unknown")

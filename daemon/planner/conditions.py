@@ -12,7 +12,8 @@ from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.desired import binding_problem
-from daemon.planner.drift import launch_drift
+from daemon.planner.drift import launch_drift, unseen
+from daemon.planner.environment import is_extra
 from daemon.planner.holders import Holders, in_container
 from daemon.planner.plan import Plan
 from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S, is_mps_server
@@ -39,6 +40,9 @@ class InstanceState:
     main_pid: int = 0
     active: str = ""
     drift: tuple[Drift, ...] = ()
+    contested: str = ""  # what came back too often and is left alone now
+    unseen: tuple[str, ...] = ()  # layers of which nothing is known now
+    effective: str = ""  # why the engine does not tell what is in effect, "" when it does or was not asked
 
 
 def instance_state(desired: Desired, plan: Plan, world: World) -> InstanceState:
@@ -82,7 +86,7 @@ def _ready(
         return "Unknown", Reason.SUSPENDED, "suspended: nothing is changed or healed"
     if not view.run:
         return "False", Reason.STOPPED if not unit.running else Reason.UNIT_STOPPING, "run is false"
-    running = [d for d in drift if d.layer == "running" and d.launch]
+    running = [d for d in drift if d.layer == "running" and d.launch and not is_extra(d)]
     running = running or list(launch_drift(desired, unit))
     if unit.active_state == "active" and running:
         first = running[0]
@@ -149,7 +153,22 @@ def _state(
         main_pid=unit.main_pid if unit is not None else 0,
         active=f"{unit.active_state}/{unit.sub_state}" if unit is not None else "",
         drift=tuple(d for d in plan.drift if d.unit == desired.unit),
+        contested=_contested(plan, desired),
+        unseen=unseen(desired, unit) if unit is not None else (),
+        effective=_untold(world, desired, unit),
     )
+
+
+def _contested(plan: Plan, desired: Desired) -> str:
+    blocked = plan.blocked.get(desired.unit)
+    return blocked.detail if blocked is not None and blocked.reason is Reason.DRIFT_CONTESTED else ""
+
+
+def _untold(world: World, desired: Desired, unit: Unit | None) -> str:
+    fact = world.effective.get(desired.unit)
+    if fact is None or unit is None or fact.invocation != unit.invocation_id:
+        return ""
+    return f"{fact.claims.reason}: {fact.claims.detail}" if isinstance(fact.claims, Unknown) else ""
 
 
 def spec_conditions(
@@ -229,9 +248,13 @@ def _drifted(drift: Sequence[Drift], states: Sequence[InstanceState]) -> tuple[T
     if drift:
         first = drift[0]
         text = f"{len(drift)} fields; first {first.layer} {first.field}: {first.observed} instead of {first.declared}"
-        return "True", Reason.UNIT_DRIFT, text
+        left_alone = next((s.contested for s in states if s.contested), "")
+        reason = Reason.DRIFT_CONTESTED if left_alone else Reason.UNIT_DRIFT
+        return "True", reason, f"{text}. {left_alone}" if left_alone else text
     if not states or any(s.active == "" for s in states):
         return "Unknown", Reason.NOT_OBSERVED_YET, ""
+    if hidden := sorted({layer for s in states for layer in s.unseen}):
+        return "Unknown", Reason.LOOK_INCOMPLETE, f"nothing is known of {', '.join(hidden)}"
     return "False", Reason.CONVERGED, ""
 
 

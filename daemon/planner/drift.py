@@ -1,6 +1,7 @@
 """What differs between a declared instance and the look, layer by layer, each value bounded for a person.
 
-`launch` marks the differences that change what the process is: only those may ever restart it (law 5).
+`launch` marks the differences that change what the process is: only those may ever restart it (law 5). Layers
+`placement`, `effective` and `inventory` are in `facts`.
 """
 
 from __future__ import annotations
@@ -8,28 +9,68 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from daemon.domain.observation import Observation, Unit, Unknown
+from daemon.domain.observation import Unit, Unknown
 from daemon.domain.status import Drift, Layer
 from daemon.engines.launch import argv_runs
 from daemon.engines.unit import parse_unit
+from daemon.planner.dropins import dropin_drift
+from daemon.planner.environment import extra_drift, inherited_drift
 from daemon.planner.world import Desired
 
 _POLICIES = ("StartLimitIntervalSec", "StartLimitBurst", "TimeoutStopSec", "RestartSec")
 _OURS = ("STOKER_STORE", "STOKER_SPEC", "STOKER_LAUNCH")
 
 
-def drift_of(desired: Desired, unit: Unit | None) -> tuple[Drift, ...]:
-    """All drift of one instance, lowest layer first. A unit that does not exist is drift of its file."""
+# Other states (static, indirect, generated …) are not changed by `systemctl enable`.
+TO_ENABLE = frozenset({"", "disabled", "linked", "linked-runtime"})
+
+
+def drift_of(desired: Desired, unit: Unit | None, inherited: frozenset[str] | Unknown) -> tuple[Drift, ...]:
+    """All drift of one instance, lowest layer first. A unit that does not exist is drift of its file.
+
+    `inherited` are the variables of systemd's own environment.
+    """
     if unit is None or unit.file is None:
         return ()
+    if masked(unit):
+        return (Drift(desired.unit, "loaded", "masked", "no", "masked" if unit.load_state == "masked" else "a link"),)
+    loaded = loaded_drift(desired, unit)
+    differs = any(d.launch for d in loaded) or unit.load_state == "bad-setting"
     if unit.file.text is None:
-        return (Drift(desired.unit, "file", "present", "yes", "no", launch=True),)
-    found = [*file_drift(desired, unit), *loaded_drift(desired, unit), *running_drift(desired, unit)]
+        missing = Drift(desired.unit, "file", "present", "yes", "no", launch=True)
+        return (missing, *dropin_drift(desired, unit, differs))
+    found = [*file_drift(desired, unit), *dropin_drift(desired, unit, differs), *loaded]
     if unit.need_daemon_reload:
         found.append(Drift(desired.unit, "loaded", "reload", "no", "needed"))
-    if desired.declared.view.run and unit.unit_file_state not in ("enabled", "enabled-runtime", "static"):
-        found.append(Drift(desired.unit, "loaded", "enabled", "enabled", unit.unit_file_state or "unknown"))
+    found += inherited_drift(desired, unit, inherited)
+    if desired.declared.view.run:
+        found += _standing_drift(desired, unit)
+    return (*found, *running_drift(desired, unit))
+
+
+def masked(unit: Unit) -> bool:
+    """A person masked it, or put a link in its place: reported, never forced."""
+    return unit.load_state == "masked" or (unit.file is not None and unit.file.link)
+
+
+def unseen(desired: Desired, unit: Unit) -> tuple[Layer, ...]:
+    """Layers of which nothing can be said now."""
+    found: list[Layer] = [] if unit.file is not None and unit.dropins is not None else ["file"]
+    if isinstance(unit.loaded, Unknown):
+        found.append("loaded")
+    if unit.running and not unit.waits_in_gate and (unit.main is None or not unit.main.argv):
+        found.append("running")
     return tuple(found)
+
+
+def _standing_drift(desired: Desired, unit: Unit) -> list[Drift]:
+    """It is to start by itself after a boot, and to run now. What starts or stops is on its way and no drift."""
+    found = []
+    if unit.unit_file_state not in ("enabled", "enabled-runtime", "static"):
+        found.append(Drift(desired.unit, "loaded", "enabled", "enabled", unit.unit_file_state or "unknown"))
+    if unit.active_state in ("inactive", "failed"):
+        found.append(Drift(desired.unit, "running", "active", "active", unit.active_state))
+    return found
 
 
 def file_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
@@ -86,6 +127,7 @@ def running_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
     if unit.main is None or not unit.running or unit.waits_in_gate or not unit.main.argv:
         return ()
     found = _launch_drift(desired, "running", unit.main.argv, unit.main.env, None, None)
+    found += extra_drift(desired, unit)
     return found or (launch_drift(desired, unit) if _holds_declared(desired, unit) else ())
 
 
@@ -163,10 +205,3 @@ def _folder(value: str) -> str:
 def file_sha256(text: str) -> str:
     """Hash of a unit file as the host gives it: hex SHA-256 of its UTF-8 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def inventory_drift(declared_count: int | None, look: Observation) -> tuple[Drift, ...]:
-    """Fewer or more GPUs than the host should have."""
-    if declared_count is None or isinstance(look.gpus, Unknown) or len(look.gpus) == declared_count:
-        return ()
-    return (Drift("", "inventory", "gpus", str(declared_count), str(len(look.gpus))),)

@@ -6,56 +6,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitGround, UnitVerb, Verb
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
+from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, verb, wake
 from daemon.planner.desired import binding_problem
-from daemon.planner.drift import drift_of, inventory_drift, launch_drift, launch_mark
-from daemon.planner.holders import Holders, holders_of, ledger_of
-from daemon.planner.strays import Clearing, ServeQuestion, blockers, clear_strays
+from daemon.planner.drift import drift_of, launch_drift, launch_mark, masked
+from daemon.planner.environment import first_seen, is_extra, own_doing
+from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
+from daemon.planner.holders import holders_of, ledger_of
+from daemon.planner.settle import settle_enabled, settle_file
+from daemon.planner.strays import blockers, clear_strays
 from daemon.planner.world import Desired, Retired, World
 
-# Other states (static, indirect, generated …) are not changed by `systemctl enable`.
-_TO_ENABLE = frozenset({"", "disabled", "linked", "linked-runtime"})
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Why an instance is not brought further now; `detail` says who, since when and what a person can do."""
-
-    reason: Reason
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeWanted:
-    """A generation is asked of this unit's present invocation."""
-
-    unit: str
-    invocation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One decision. `blocked` and `drift` are by unit; `finished` are retired units of which nothing is left.
-
-    `adopted` maps units whose file already says what is declared, though we did not write it, to that file's hash.
-    """
-
-    actions: tuple[Action, ...] = ()
-    blocked: dict[str, Blocked] = field(default_factory=dict)
-    drift: tuple[Drift, ...] = ()
-    holders: Holders | Unknown = field(default_factory=lambda: Holders((), ()))
-    clearing: Clearing = field(default_factory=Clearing)
-    probes: tuple[ProbeWanted, ...] = ()
-    questions: tuple[ServeQuestion, ...] = ()
-    finished: tuple[Retired, ...] = ()
-    unclaimed: tuple[str, ...] = ()
-    adopted: dict[str, str] = field(default_factory=dict)
-    wake_in_s: float | None = None
+__all__ = ["Blocked", "Plan", "ProbeWanted", "decide", "destructive"]
 
 
 def decide(world: World) -> Plan:
@@ -71,7 +38,7 @@ def decide(world: World) -> Plan:
         clearing=clearing,
         unclaimed=_unclaimed(world, look),
         questions=clearing.questions,
-        drift=inventory_drift(world.host.gpus.count if world.host.gpus else None, look),
+        drift=inventory_drift(world.host.gpus, world.known_gpus, look),
         wake_in_s=clearing.wake_in_s,
     )
     for retired in world.retired:
@@ -107,10 +74,10 @@ def _retire(plan: Plan, retired: Retired, look: Observation) -> Plan:
         still = isinstance(plan.holders, Unknown) or any(h.unit_group == unit.name for h in left)
         return plan if still else replace(plan, finished=(*plan.finished, retired))
     if unit.active_state in ("inactive", "failed"):
-        return _add(plan, _remove(retired, unit))
+        return add(plan, _remove(retired, unit))
     if unit.active_state == "deactivating":
-        return _wake(plan, 1.0)
-    return _add(plan, _verb(unit, "stop", Reason.TERMINATING, f"{retired.spec_name} was deleted"))
+        return wake(plan, 1.0)
+    return add(plan, verb(unit, "stop", Reason.TERMINATING, f"{retired.spec_name} was deleted"))
 
 
 def _still_ours(retired: Retired, file: UnitFile) -> bool:
@@ -127,94 +94,89 @@ def _converge(plan: Plan, desired: Desired, world: World, look: Observation) -> 
     """One step for one declared instance."""
     unit = look.unit(desired.unit)
     if desired.declared.view.suspend:
-        return _block(plan, desired, Reason.SUSPENDED, "suspended: whatever runs goes on running")
+        return block(plan, desired, Reason.SUSPENDED, "suspended: whatever runs goes on running")
     if unit is None or isinstance(unit, Unknown):
         reason = unit.reason if isinstance(unit, Unknown) else Reason.NOT_OBSERVED_YET
-        return _block(plan, desired, reason, unit.detail if isinstance(unit, Unknown) else "not looked at yet")
-    drift = drift_of(desired, unit)
-    plan = replace(plan, drift=(*plan.drift, *drift))
-    if unit.load_state == "masked":
-        return _block(plan, desired, Reason.UNIT_MASKED, f"{unit.name} is masked by a person; unmask it to go on")
+        return block(plan, desired, reason, unit.detail if isinstance(unit, Unknown) else "not looked at yet")
+    plan, desired = _accept(plan, desired, unit, world, look)
+    drift = drift_of(desired, unit, look.inherited)
+    plan = replace(plan, drift=(*plan.drift, *drift, *_reported(plan, desired, unit, world, look)))
+    if masked(unit):
+        plan = block(plan, desired, Reason.UNIT_MASKED, f"{unit.name} is masked by a person; unmask it to go on")
+        return _probe(plan, desired, unit, world) if unit.active_state == "active" else plan
     if unit.file is None:
-        return _block(plan, desired, Reason.NOT_OBSERVED_YET, "its file could not be read")
+        return block(plan, desired, Reason.NOT_OBSERVED_YET, "its file could not be read")
     if not desired.declared.view.run:
         return _stand_down(plan, unit)
-    plan, settled = _settle_file(plan, desired, unit, drift)
-    if unit.unit_file_state in _TO_ENABLE:
-        plan = _add(plan, _verb(unit, "enable", Reason.UNIT_DRIFT, "starts by itself after a reboot"))
+    plan, settled = settle_file(plan, desired, unit, drift, world, look)
+    plan = settle_enabled(plan, desired, unit, drift, world)
     return _bring_up(plan, desired, unit, world, look, settled)
+
+
+def _accept(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation) -> tuple[Plan, Desired]:
+    """Note what the host gives from the start, and what a process of our own start gives itself."""
+    names = first_seen(desired, unit, look.inherited)
+    record = desired.declared.record
+    if names is None and record is not None and world.own.get(unit.name) == unit.invocation_id:
+        names = own_doing(desired, unit, look.inherited) or None
+    if names is None:
+        return plan, desired
+    plan = replace(plan, accepted={**plan.accepted, unit.name: names})
+    if record is None or record.inherited is None:
+        return plan, desired  # judged from the next look on, when it is stored
+    known = replace(record, inherited=(*record.inherited, *names))
+    return plan, replace(desired, declared=replace(desired.declared, record=known))
+
+
+def _reported(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation) -> tuple[Drift, ...]:
+    """Layers that nobody corrects."""
+    record = desired.declared.record
+    loaded = record is not None and unit.running and record.ready_invocation == unit.invocation_id
+    return (
+        *effective_drift(desired, unit, world.effective.get(unit.name)),
+        *placement_drift(desired, unit, plan.holders, look, loaded=loaded),
+    )
 
 
 def _stand_down(plan: Plan, unit: Unit) -> Plan:
     if unit.unit_file_state == "enabled":
-        plan = _add(plan, _verb(unit, "disable", Reason.STOPPED, "run is false"))
+        plan = add(plan, verb(unit, "disable", Reason.STOPPED, "run is false"))
     if unit.active_state in ("active", "activating", "reloading"):
-        return _add(plan, _verb(unit, "stop", Reason.STOPPED, "run is false"))
+        return add(plan, verb(unit, "stop", Reason.STOPPED, "run is false"))
     return plan
-
-
-def _settle_file(plan: Plan, desired: Desired, unit: Unit, drift: tuple[Drift, ...]) -> tuple[Plan, bool]:
-    """Write the file where it differs (or waits for a reload); the flag says whether the launch was written anew."""
-    wrong = [d for d in drift if d.layer in ("file", "loaded") and d.field != "enabled"]
-    if not wrong:
-        record = desired.declared.record
-        if (record is None or not record.written_sha256) and unit.file is not None and unit.file.sha256:
-            plan = replace(plan, adopted={**plan.adopted, unit.name: unit.file.sha256})
-        return plan, False
-    if (others := _others_dropins(desired, unit)) and not unit.need_daemon_reload and _file_is_right(wrong):
-        return _block(plan, desired, Reason.DRIFT_CONTESTED, f"{others} changes what Stoker wrote; remove it"), False
-    launch = any(d.launch for d in wrong)
-    absent = unit.file is not None and unit.file.text is None
-    why = "does not exist" if absent else "differs: " + ", ".join(f"{d.layer} {d.field}" for d in wrong[:4])
-    reason = Reason.LAUNCH_CHANGED if launch else Reason.UNIT_DRIFT
-    put = PutUnit(
-        unit=unit.name,
-        path=desired.path,
-        text=desired.text,
-        gate=desired.gate,
-        ground_sha256=(unit.file.sha256 if unit.file is not None else None) or "",
-        why=why,
-        reason=Reason.UNIT_NOT_FOUND if absent else reason,
-    )
-    return _add(plan, put), launch
-
-
-def _file_is_right(wrong: list[Drift]) -> bool:
-    """Then writing it once more changes nothing."""
-    return all(d.layer == "loaded" for d in wrong)
-
-
-def _others_dropins(desired: Desired, unit: Unit) -> str:
-    return ", ".join(path for path in unit.dropin_paths if path != desired.path)[:300]
 
 
 def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation, rewritten: bool) -> Plan:
     match unit.active_state:
         case "active" | "reloading":
-            return _keep(plan, desired, unit, world, rewritten)
+            return _keep(plan, desired, unit, world, look, rewritten)
         case "activating":
             if unit.waits_in_gate:
                 holders = blockers(desired, plan.holders, look, world)
                 detail = "; ".join(detail for _, detail in holders) or "opens by itself"
-                return _wake(_block(plan, desired, Reason.WAITING_IN_GATE, detail), 1.0)
-            return _wake(_block(plan, desired, Reason.UNIT_RESTARTING, f"{unit.sub_state}"), 2.0)
+                return wake(block(plan, desired, Reason.WAITING_IN_GATE, detail), 1.0)
+            return wake(block(plan, desired, Reason.UNIT_RESTARTING, f"{unit.sub_state}"), 2.0)
         case "deactivating":
-            return _wake(_block(plan, desired, Reason.UNIT_STOPPING, "stopping"), 1.0)
+            return wake(block(plan, desired, Reason.UNIT_STOPPING, "stopping"), 1.0)
         case _:
             return _start(plan, desired, unit, world, look, rewritten)
 
 
-def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, rewritten: bool) -> Plan:
+def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation, rewritten: bool) -> Plan:
     """A unit that runs: restart it only for a launch that differs, else ask for a generation when one is due."""
     running = [d for d in plan.drift if d.unit == unit.name and d.layer == "running" and d.launch]
     running = running or (list(launch_drift(desired, unit)) if rewritten else [])
     if unit.main is None or not unit.main.argv:
-        return _wake(_block(plan, desired, Reason.NOT_OBSERVED_YET, "its main process could not be read"), 1.0)
+        return wake(block(plan, desired, Reason.NOT_OBSERVED_YET, "its main process could not be read"), 1.0)
     if running:
-        contested = None if rewritten else _incurable(plan, desired, unit)
-        if contested is not None:
-            return _block(plan, desired, *contested)
+        incurable = None if rewritten else _incurable(plan, desired, unit, world, look)
+        if incurable is not None:
+            return block(plan, desired, *incurable)
         return _restart(plan, desired, unit, world, running)
+    return _probe(plan, desired, unit, world)
+
+
+def _probe(plan: Plan, desired: Desired, unit: Unit, world: World) -> Plan:
     fact = world.probes.get(unit.name)
     due = fact is None or fact.invocation != unit.invocation_id
     if not due and fact is not None:
@@ -225,15 +187,31 @@ def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, rewritten: boo
     return plan
 
 
-def _incurable(plan: Plan, desired: Desired, unit: Unit) -> tuple[Reason, str] | None:
+def _incurable(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation) -> tuple[Reason, str] | None:
     """Why a restart would not bring the declared launch: what systemd would start is not it, or the process was it."""
     if isinstance(unit.loaded, Unknown):
         return unit.loaded.reason, f"what systemd has loaded is not known: {unit.loaded.detail}"
+    known = plan.blocked.get(unit.name)
+    if known is not None and known.reason is Reason.DRIFT_CONTESTED:
+        return known.reason, known.detail
     if any(d.unit == unit.name and d.launch and d.layer in ("file", "loaded") for d in plan.drift):
         return Reason.DRIFT_CONTESTED, "what systemd has loaded is not what Stoker wrote; it runs on as it is"
-    if launch_mark(unit) == desired.launch_hash:
+    running = [d for d in plan.drift if d.unit == unit.name and d.layer == "running" and d.launch]
+    extras = {d.field.removeprefix("env.") for d in running if is_extra(d)}
+    inherits = False
+    if len(extras) == len(running) and isinstance(look.inherited, Unknown):
+        return look.inherited.reason, f"what systemd gives to every unit is not known: {look.inherited.detail}"
+    if len(extras) == len(running) and not isinstance(look.inherited, Unknown):
+        inherits = extras <= look.inherited
+    if launch_mark(unit) == desired.launch_hash and not inherits and _by_itself(unit, world):
         return Reason.DRIFT_CONTESTED, "started as declared, but changed its own arguments or environment since"
     return None
+
+
+def _by_itself(unit: Unit, world: World) -> bool:
+    """A process of our own start, or one with a title where systemd would have put an absolute path."""
+    argv = unit.main.argv if unit.main is not None else ()
+    return world.own.get(unit.name) == unit.invocation_id or not argv or not argv[0].startswith("/")
 
 
 def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: list[Drift]) -> Plan:
@@ -241,26 +219,28 @@ def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: li
     record = desired.declared.record
     by_person = record is None or record.started_launch != desired.launch_hash  # declared anew, not come back
     if not by_person and world.corrections.get(unit.name, 0) >= budget:
-        return _block(plan, desired, Reason.BUDGET_EXHAUSTED, f"{budget} restarts in the last hour; next in 30 min")
+        return block(plan, desired, Reason.BUDGET_EXHAUSTED, f"{budget} restarts in the last hour; next in 30 min")
+    if not by_person and (back := contested(world, running)):
+        return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(back))
     if (bad := _binding(desired, world)) is not None:
-        return _block(plan, desired, *bad)
+        return block(plan, desired, *bad)
     why = ", ".join(f"{d.field}: {d.observed} is to be {d.declared}" for d in running[:3])
-    return _add(plan, _verb(unit, "restart", Reason.LAUNCH_CHANGED, why))
+    return add(plan, verb(unit, "restart", Reason.LAUNCH_CHANGED, why, () if by_person else running))
 
 
 def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation, rewritten: bool) -> Plan:
     """A unit that is down: start it when its cards are the bound ones and nobody else holds what it needs."""
     if (bad := _binding(desired, world)) is not None:
-        return _block(plan, desired, *bad)
+        return block(plan, desired, *bad)
     if unit.load_state == "bad-setting" and not rewritten:
-        return _block(plan, desired, Reason.UNIT_BAD_SETTING, "systemd refuses the unit; see its file and drop-ins")
+        return block(plan, desired, Reason.UNIT_BAD_SETTING, "systemd refuses the unit; see its file and drop-ins")
     if not rewritten and (stalled := _stalled(desired, unit, world)) is not None:
-        return _block(plan, desired, *stalled)
+        return block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
-        plan = _block(plan, desired, held[0][0], "; ".join(detail for _, detail in held))
-        return _wake(plan, _again_in_s(desired, held[0][0], world))
-    return _add(plan, _verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
+        plan = block(plan, desired, held[0][0], "; ".join(detail for _, detail in held))
+        return wake(plan, _again_in_s(desired, held[0][0], world))
+    return add(plan, verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
 
 
 def _again_in_s(desired: Desired, reason: Reason, world: World) -> float:
@@ -311,23 +291,6 @@ def _down_reason(desired: Desired, unit: Unit) -> Reason:
     return Reason.UNIT_INACTIVE
 
 
-def _verb(unit: Unit, verb: Verb, reason: Reason, why: str) -> UnitVerb:
-    ground = UnitGround(unit.invocation_id, unit.active_state)
-    return UnitVerb(unit.name, verb, ground, why, reason)
-
-
-def _add(plan: Plan, action: Action) -> Plan:
-    return replace(plan, actions=(*plan.actions, action))
-
-
-def _block(plan: Plan, desired: Desired, reason: Reason, detail: str) -> Plan:
-    return replace(plan, blocked={**plan.blocked, desired.unit: Blocked(reason, detail)})
-
-
-def _wake(plan: Plan, in_s: float) -> Plan:
-    return replace(plan, wake_in_s=in_s if plan.wake_in_s is None else min(plan.wake_in_s, in_s))
-
-
 def destructive(action: Action) -> bool:
     """Whether an action can end something that runs: used by the properties that hold law 1."""
     match action:
@@ -335,5 +298,5 @@ def destructive(action: Action) -> bool:
             return True
         case UnitVerb(verb=verb):
             return verb in ("stop", "restart", "disable")
-        case PutUnit():
+        case PutUnit() | SetAside():
             return False

@@ -12,6 +12,7 @@ from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.domain.spec import Role, ServingSpec
 from daemon.domain.status import Reason
+from daemon.engines.effective import Claim
 from daemon.engines.launch import Launch
 
 
@@ -27,6 +28,7 @@ class Record:
     started_launch: str = ""  # the launch hash of the last start or restart that we ordered
     stopped: bool = False  # the last thing we ordered was a stop
     ready_invocation: str = ""
+    inherited: tuple[str, ...] | None = None  # variables that the host gives from the start; None: not noted yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,20 @@ class ProbeFact:
 
 
 @dataclass(frozen=True, slots=True)
+class EffectiveFact:
+    """What the engine of one invocation says is in effect, of the fields that its spec declares."""
+
+    invocation: str
+    claims: tuple[Claim, ...] | Unknown
+
+    @property
+    def ask_again(self) -> bool:
+        """It did not answer in time or was cut off: what an engine does not tell at all stays untold."""
+        told = (Reason.PROBE_REFUSED, Reason.UNPARSABLE)
+        return isinstance(self.claims, Unknown) and self.claims.reason not in told
+
+
+@dataclass(frozen=True, slots=True)
 class StrayFact:
     """What is remembered of one process identity between looks."""
 
@@ -124,4 +140,8 @@ class World:
     held_before: frozenset[str] = frozenset()  # GPU UUIDs and "port:N" an instance of ours held since boot
     cleared: frozenset[str] = frozenset()  # units whose strays were cleared since their last start
     memory_since: Mapping[str, float] = field(default_factory=dict)  # GPU UUID → since when its memory is unexplained
+    returned: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (unit, Drift.key) → corrections in 24 h
+    own: Mapping[str, str] = field(default_factory=dict)  # unit → the invocation that our last start led to
+    effective: Mapping[str, EffectiveFact] = field(default_factory=dict)
+    known_gpus: tuple[str, ...] = ()  # UUIDs of the host as at first sight
     withheld: Reason | None = None  # why nothing may be changed: Paused, ObserveOnly, FencedOff, Held …

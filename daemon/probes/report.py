@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from daemon.domain.observation import (
+    DropIn,
     Environment,
     Fence,
     Gpu,
@@ -158,6 +159,7 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         fence=_optional(answer, "fence", _fence),
         hold=_optional(answer, "hold", lambda section: section.text.strip()),
         warnings=warnings,
+        inherited=read(answer, "loaded", lambda section: systemd.parse_manager(section.data)),
     )
 
 
@@ -258,7 +260,8 @@ def _units(
     if isinstance(shown, Unknown):
         return shown
     loaded = read(answer, "loaded", lambda section: systemd.parse_loaded(section.data))
-    files = _files(answer)
+    texts = read(answer, "texts", lambda section: dict(process.pairs(section.data)))
+    files, dropins = _files(answer, texts), _dropins(answer, texts)
     mains = _mains(answer, processes, environ)
 
     def build(_: Section) -> tuple[Unit, ...]:
@@ -269,6 +272,7 @@ def _units(
                 _loaded_of(name, loaded),
                 files.get(name),
                 mains.get(process.whole_number(values["MainPID"])),
+                None if isinstance(dropins, Unknown) else dropins.get(name, ()),
             )
             for name, values in zip(asked[0], shown, strict=True)
         )
@@ -282,13 +286,22 @@ def _loaded_of(name: str, loaded: dict[str, Loaded | Unknown] | Unknown) -> Load
     return loaded.get(name, Unknown(Reason.LOOK_INCOMPLETE, f"busctl said nothing of {name}"))
 
 
-def _files(answer: Answer) -> dict[str, UnitFile]:
+Texts = dict[bytes, bytes]
+
+
+def _files(answer: Answer, texts: Texts | Unknown) -> dict[str, UnitFile]:
     """Unit files; none at all when they could not be read, which `Unit.file` None says of each."""
-    texts = read(answer, "texts", lambda section: dict(process.pairs(section.data)))
     if isinstance(texts, Unknown):
         return {}
     files = read(answer, "paths", lambda section: systemd.parse_files(section.text, texts))
     return {} if isinstance(files, Unknown) else files
+
+
+def _dropins(answer: Answer, texts: Texts | Unknown) -> dict[str, tuple[DropIn, ...]] | Unknown:
+    """What lies in the units' own folders besides their files."""
+    if isinstance(texts, Unknown):
+        return texts
+    return read(answer, "dropins", lambda section: systemd.parse_dropins(section.text, texts))
 
 
 def _mains(

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from daemon.domain.observation import Environment, Loaded, Session, Unit, UnitFile, Unknown
+from daemon.domain.observation import DropIn, Environment, Loaded, Session, Unit, UnitFile, Unknown
 from daemon.domain.status import Reason
 from daemon.probes.process import Malformed, text, whole_number
 
@@ -71,6 +71,7 @@ def unit(
     loaded: Loaded | Unknown | None,
     file: UnitFile | None,
     main: Environment | None,
+    dropins: tuple[DropIn, ...] | None = (),
 ) -> Unit:
     """One unit out of the properties of `systemctl show`. Raises Malformed when an essential one is missing."""
     try:
@@ -101,6 +102,7 @@ def unit(
             loaded=loaded if values["LoadState"] == "loaded" else None,
             file=file,
             main=main,
+            dropins=dropins,
         )
     except KeyError as missing:
         raise Malformed(f"{name}: systemctl showed no {missing.args[0]}") from None
@@ -148,8 +150,33 @@ def parse_files(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, UnitFile]
         name, path, state = parts
         content = texts.get(path.encode(), b"") if state == "present" else None
         digest = None if content is None else hashlib.sha256(content).hexdigest()
-        files[name] = UnitFile(path, None if content is None else text(content), digest)
+        files[name] = UnitFile(path, None if content is None else text(content), digest, link=state == "other")
     return files
+
+
+def parse_dropins(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, tuple[DropIn, ...]]:
+    """Drop-ins by unit, out of lines `UNIT PATH`. Raises Malformed."""
+    found: dict[str, tuple[DropIn, ...]] = {}
+    for line in paths.split("\n"):
+        if not line:
+            continue
+        name, space, path = line.partition(" ")
+        if not space or not path.startswith("/"):
+            raise Malformed(f"not a drop-in: {line[:80]!r}")
+        content = texts.get(path.encode(), b"")  # grep says nothing of an empty file
+        one = DropIn(path, text(content), hashlib.sha256(content).hexdigest())
+        found[name] = (*found.get(name, ()), one)
+    return found
+
+
+def parse_manager(data: bytes) -> frozenset[str]:
+    """Names in the environment of systemd's manager, below `= manager` of the same section. Raises Malformed."""
+    for block in ("\n" + text(data)).split("\n= ")[1:]:
+        name, _, rest = block.partition("\n")
+        if name == "manager":
+            entries = json.loads(rest)["data"]
+            return frozenset(str(entry).partition("=")[0] for entry in entries)
+    raise Malformed("busctl said nothing of the manager's environment")
 
 
 def parse_sessions(data: str) -> tuple[Session, ...]:

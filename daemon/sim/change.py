@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
-from daemon.sim.disk import FENCE, HOLD, STATE, UNITS
+from daemon.sim.disk import DROPIN_FOLDERS, FENCE, HOLD, STATE, UNITS
 from daemon.sim.frame import FENCED, GROUND, HELD, USAGE, Asked, Refused, Sections
 from daemon.sim.machine import Machine
 from daemon.sim.units import Said, Units
 
 _FENCE = re.compile(r"[A-Za-z0-9_-]{1,64} +[0-9]{1,15} +[A-Za-z0-9_-]{1,64}")
+_DROPIN = re.compile(r"[A-Za-z0-9:_.@-]{1,195}\.conf")
 _TARGET = re.compile(r"[1-9][0-9]{0,8} [0-9]{1,20}")
 
 
@@ -85,6 +87,28 @@ class Changes:
         if self.units.needs_reload(self.units.get(unit)):
             raise Refused(1, f"{unit} still needs a daemon-reload")
         return _done(f"wrote {path}")
+
+    def set_aside(self) -> Sections:
+        unit, path, disk = self.asked.unit, self.asked.value("path"), self.machine.disk
+        name = path.rpartition("/")[2]
+        if len(self.asked.units) != 1:
+            raise Refused(USAGE, "needs one unit")
+        folders = [f"{folder}/{unit}.d/{name}" for folder in (UNITS, *DROPIN_FOLDERS)]
+        if path not in folders or not _DROPIN.fullmatch(name):
+            raise Refused(USAGE, "not a drop-in of this unit")
+        self._may_change()
+        if disk.digest(path) != self.asked.value("ground"):
+            raise Refused(GROUND, f"{path} is not the file this was decided on")
+        stamp = datetime.fromtimestamp(self.machine.wall_us() / 1_000_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        kept = base = f"{STATE}/set-aside/{unit}/{name}.{stamp}"
+        number = 0
+        while disk.exists(kept):
+            number += 1
+            kept = f"{base}.{number}"
+        disk.write(kept, disk.files[path])
+        disk.remove(path)
+        self.units.reload()
+        return _done(f"moved {path} to {kept}")
 
     def remove_unit(self) -> Sections:
         unit, path = self._own_path()

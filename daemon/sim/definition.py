@@ -42,6 +42,7 @@ class Definition:
     commands: tuple[Command, ...] = ()
     before: tuple[Command, ...] = ()
     environment: tuple[str, ...] = ()
+    unset: frozenset[str] = frozenset()
     user: str = ""
     working_directory: str = ""
     restart: str = "no"
@@ -88,6 +89,7 @@ def _build(unit: str, fragment: str, dropins: tuple[str, ...], found: Mapping[st
         commands=commands,
         before=tuple(_command(unit, value) for value in listed("ExecStartPre")),
         environment=_unique(environment),
+        unset=frozenset(word for value in listed("UnsetEnvironment") for word in value.split()),
         user=words.specifiers(last("User", ""), unit),
         working_directory=words.specifiers(last("WorkingDirectory", ""), unit),
         restart=last("Restart", "no"),

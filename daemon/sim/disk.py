@@ -12,6 +12,7 @@ FENCE = f"{STATE}/fence"
 HOLD = "/etc/stoker/hold"
 UNITS = "/etc/systemd/system"
 UNIT_FOLDERS = (UNITS, "/run/systemd/system", "/usr/lib/systemd/system")
+DROPIN_FOLDERS = ("/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control")
 NOWHERE = "/dev/null"
 
 

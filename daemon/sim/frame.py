@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-VERSION = 1
+VERSION = 2
 MAX_SECTION = 4194304
 USAGE, GROUND, FENCED, HELD, IMPOSSIBLE = 64, 75, 76, 77, 78
 _UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@-]*\.service")
@@ -43,6 +43,7 @@ class Asked:
     dropins: list[str] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
@@ -71,11 +72,12 @@ _PLAIN = (
     "url-path",
     "python",
 )
-_LISTS = {"unit": "units", "dropin": "dropins", "port": "ports", "env": "names", "target": "targets",
-          "header": "headers", "key-header": "headers"}  # fmt: skip
+_LISTS = {"unit": "units", "dropin": "dropins", "port": "ports", "env": "names", "env-prefix": "prefixes",
+          "target": "targets", "header": "headers", "key-header": "headers"}  # fmt: skip
 _SAME = {"ground-invocation": "ground", "ground-state": "state"}
 _WORDS = {
     "env": (r"[A-Za-z0-9_]{1,128}", "not a name"),
+    "env-prefix": (r"[A-Za-z0-9_]{1,128}", "not a name"),
     "invocation": (r"[0-9a-f]{1,32}", "not an invocation"),
     "method": (r"[A-Z]{1,16}", "not a method"),
     "address": (r"[A-Za-z0-9.:-]{1,253}", "not an address"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import re
 import struct
 
 from daemon.sim import show
-from daemon.sim.disk import FENCE, HOLD, UNITS
+from daemon.sim.disk import DROPIN_FOLDERS, FENCE, HOLD, UNITS
 from daemon.sim.frame import Asked, Sections
 from daemon.sim.machine import Machine
 from daemon.sim.processes import SimProcess
@@ -19,6 +21,7 @@ SHOWN = (
     "InactiveEnterTimestampMonotonic", "StateChangeTimestampMonotonic", "ControlGroup", "TimeoutStopUSec", "Job",
 )  # fmt: skip
 OURS = "50-stoker.conf"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,200}")
 
 
 class Look:
@@ -47,9 +50,10 @@ class Look:
             "apps": (apps.exit_status, apps.text.encode()),
             "asked": (0, f"{_spaced(self.names)}\n{_spaced(others)}\n".encode()),
             "units": (0, "\n".join(shown).encode()),
-            "loaded": (0, "".join(f"= {n}\n{show.loaded(self.units.get(n))}" for n in self.names).encode()),
+            "loaded": (0, self._loaded()),
             "others": (0, "\n".join(self._other(name) for name in others).encode()),
             "paths": (0, paths),
+            "dropins": (0, "".join(f"{name} {path}\n" for name, path in self._dropins()).encode()),
             "texts": (0, texts),
             **self._process_sections(),
         }
@@ -69,6 +73,23 @@ class Look:
                 dropins |= {name} if drop else set()
         return names, dropins
 
+    def _loaded(self) -> bytes:
+        """Of each unit, and then what every unit inherits; nothing at all where no unit was asked for."""
+        text = "".join(f"= {name}\n{show.loaded(self.units.get(name))}" for name in self.names)
+        inherited = [f"{name}={value}" for name, value in self.units.service.environment.items()]
+        line = json.dumps({"type": "as", "data": inherited}, separators=(",", ":"))
+        return (f"{text}= manager\n{line}\n" if self.names else "").encode()
+
+    def _dropins(self) -> list[tuple[str, str]]:
+        """What lies in the units' own folders, by unit and path."""
+        return [
+            (name, path)
+            for name in self.names
+            for folder in (UNITS, *DROPIN_FOLDERS)
+            for path in self.machine.disk.below(f"{folder}/{name}.d", ".conf")
+            if path in self.machine.disk.files and _PLAIN_NAME.fullmatch(path.rpartition("/")[2])
+        ]
+
     def _files(self) -> tuple[bytes, bytes]:
         paths, texts = [], []
         for name in self.names:
@@ -78,6 +99,10 @@ class Look:
             paths.append(f"{name} {path} {state}\n")
             if content is not None:
                 texts.append(path.encode() + b"\0" + content + b"\0")
+        ours = {line.split(" ")[1] for line in paths}
+        for path in dict.fromkeys(path for _, path in self._dropins() if path not in ours):
+            content = self.machine.disk.files[path]
+            texts += [path.encode() + b"\0" + content + b"\0"] if content else []
         return "".join(paths).encode(), b"".join(texts)
 
     def _others(self) -> list[str]:
@@ -160,7 +185,9 @@ class Look:
 
     def _environ(self, chosen: list[SimProcess], mains: list[SimProcess]) -> bytes:
         marks = [(p.pid, key, value) for p in chosen for key, value in p.environ if key.startswith("STOKER_")]
-        asked = [(p.pid, key, value) for p in mains for key, value in p.environ if key in self.asked.names]
+        prefixes = tuple(self.asked.prefixes)
+        names = self.asked.names
+        asked = [(p.pid, k, v) for p in mains for k, v in p.environ if k in names or k.startswith(prefixes)]
         return b"".join(
             f"/proc/{pid}/environ\0{key}={value}\0".encode("utf-8", "surrogateescape")
             for pid, key, value in marks + asked

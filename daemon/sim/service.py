@@ -148,6 +148,7 @@ class Service:
         self, unit: SimUnit, argv: tuple[str, ...], why: str, environ: Mapping[str, str], *, uid: int, exe: str
     ) -> SimProcess:
         pairs = {**self.environment, **environ, **dict(e.split("=", 1) for e in unit.definition.environment)}
+        pairs = {name: value for name, value in pairs.items() if name not in unit.definition.unset}
         pairs |= {"INVOCATION_ID": unit.invocation, "SYSTEMD_EXEC_PID": "0"}
         process = self.machine.processes.spawn(
             argv, unit.group, "instance", f"{why} of {unit.name}", uid=uid, exe=exe, environ=tuple(pairs.items()),

@@ -113,6 +113,8 @@ class Shell:
                 return changes.take_fence()
             case "put-unit":
                 return changes.put_unit()
+            case "set-aside":
+                return changes.set_aside()
             case "remove-unit":
                 return changes.remove_unit()
             case "signal":
@@ -128,8 +130,8 @@ class Shell:
 
 
 Verb = Callable[[Shell, Asked, dict[str, int], list[float]], Sections]
-_CHANGES = ("take-fence", "put-unit", "remove-unit", "signal", "unit-start", "unit-stop", "unit-restart", "unit-enable",
-            "unit-disable")  # fmt: skip
+_CHANGES = ("take-fence", "put-unit", "set-aside", "remove-unit", "signal", "unit-start", "unit-stop",
+            "unit-restart", "unit-enable", "unit-disable")  # fmt: skip
 _VERBS: dict[str, Verb] = {
     "observe": Shell.observe,
     "probe": Shell.probe,

@@ -88,6 +88,7 @@ class Box:
             UNITS=str(self.root / "units"),
             SESSIONS=str(self.root / "sessions"),
             BOOTED=str(self.root / "booted"),
+            DROPINS=str(self.root / "units.run"),
             CGROUPS=f"'{self.root}/cgroup {self.root}/cgroup/systemd'",
         )
 

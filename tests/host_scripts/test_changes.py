@@ -236,3 +236,95 @@ def test_unit_of_another_form_is_refused(box: Box, verb: str, unit: str) -> None
     box.fence()
     assert box.change(verb, f"unit {unit}", "ground-invocation -", "ground-state x").exit_status == host.EXIT_USAGE
     assert box.calls() == []
+
+
+# ---- set-aside ----
+
+DROPIN = b"[Service]\nEnvironment=NCCL_DEBUG=INFO\n"
+
+
+def put_dropin(box: Box, folder: str = "units", name: str = "override.conf", text: bytes = DROPIN) -> Path:
+    file = box.path(folder) / f"{UNIT}.d" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text)
+    return file
+
+
+def aside(box: Box, file: Path, text: bytes = DROPIN) -> Answer:
+    return box.change(
+        "set-aside", f"unit {UNIT}", f"path {file}", f"ground {hashlib.sha256(text).hexdigest()}"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["units", "units.run"])
+def test_a_dropin_is_kept_elsewhere_whole_and_systemd_reloaded(box: Box, folder: str) -> None:
+    box.fence()
+    file = put_dropin(box, folder)
+    file.chmod(0o640)
+    done = aside(box, file)
+    kept = list(box.path(f"state/set-aside/{UNIT}").iterdir())
+    assert done.exit_status == 0
+    assert said(done, "result") == [f"moved {file} to {kept[0]}"]
+    assert [k.name.rpartition(".")[0] for k in kept] == ["override.conf"]
+    assert (kept[0].read_bytes(), kept[0].stat().st_mode & 0o777) == (DROPIN, 0o640)
+    assert box.path("state/set-aside").stat().st_mode & 0o777 == 0o700
+    assert not file.parent.exists()
+    assert box.calls() == ["daemon-reload"]
+
+
+def test_two_of_one_name_in_one_second_are_both_kept_and_others_files_stay(box: Box) -> None:
+    box.fence()
+    other = put_dropin(box, name="other.conf")
+    for folder in ("units", "units.run", "units"):
+        assert aside(box, put_dropin(box, folder)).exit_status == 0
+    assert len(list(box.path(f"state/set-aside/{UNIT}").iterdir())) == 3
+    assert other.exists()
+
+
+def test_a_dropin_that_was_changed_since_stays(box: Box) -> None:
+    box.fence()
+    file = put_dropin(box, text=b"[Service]\nNice=1\n")
+    refused = aside(box, file)
+    assert refused.exit_status == host.EXIT_GROUND_CHANGED
+    assert file.read_bytes() == b"[Service]\nNice=1\n"
+    file.unlink()
+    assert aside(box, file).exit_status == host.EXIT_GROUND_CHANGED
+    assert not box.path(f"state/set-aside/{UNIT}").exists()
+    assert box.calls() == []
+
+
+def test_setting_aside_is_refused_under_a_hold_and_a_foreign_fence(box: Box) -> None:
+    file = put_dropin(box)
+    box.fence("s2 1 b")
+    assert aside(box, file).exit_status == host.EXIT_FENCED
+    box.fence()
+    box.path("hold").write_text("ask Ann\n", encoding="utf-8")
+    assert aside(box, file).exit_status == host.EXIT_HELD
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["units/{u}", "units/other.service.d/x.conf", "units/{u}.d/x", "units/{u}.d/../{u}.d/x.conf",
+     "units/{u}.d/a b.conf", "units/{u}.d/.conf", "etc/passwd", ""],
+)  # fmt: skip
+def test_only_a_drop_in_of_the_unit_is_ever_set_aside(box: Box, path: str) -> None:
+    box.fence()
+    file = box.path(path.format(u=UNIT)) if path else Path("x.conf")
+    if path:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(DROPIN)
+    assert aside(box, file).exit_status == host.EXIT_USAGE
+    assert not path or file.exists()
+
+
+def test_a_link_is_taken_away_and_what_it_points_to_is_kept(box: Box) -> None:
+    box.fence()
+    target = box.path("shared.conf")
+    target.write_bytes(DROPIN)
+    file = box.path("units") / f"{UNIT}.d" / "site.conf"
+    file.parent.mkdir(parents=True)
+    file.symlink_to(target)
+    assert aside(box, file).exit_status == 0
+    assert (target.read_bytes(), file.is_symlink()) == (DROPIN, False)
+    assert [k.read_bytes() for k in box.path(f"state/set-aside/{UNIT}").iterdir()] == [DROPIN]

@@ -239,6 +239,36 @@ def test_unit_files_with_our_name_are_found_unasked(box: Box) -> None:
     ]
 
 
+def test_dropins_in_a_units_own_folders_are_listed_with_their_text(box: Box) -> None:
+    box.path(f"units/{UNIT}").write_text("[Service]\n", encoding="utf-8")
+    for folder in ("units", "units.run"):
+        place = box.path(folder) / f"{UNIT}.d"
+        place.mkdir(parents=True)
+        for name in ("x.conf", "x.conf.stoker-aside", "a b.conf"):
+            (place / name).write_text(f"# {folder}\n", encoding="utf-8")
+    box.path("systemctl/show").write_text(show(UNIT, 0), encoding="utf-8")
+    units = look(box).units
+    assert not isinstance(units, Unknown)
+    found = units[0].dropins
+    assert found is not None
+    assert [(one.path, one.text) for one in found] == [
+        (f"{box.path(folder)}/{UNIT}.d/x.conf", f"# {folder}\n") for folder in ("units", "units.run")
+    ]
+
+
+def test_variables_are_shown_by_name_and_by_the_beginning_of_their_name(box: Box) -> None:
+    program = subprocess.Popen(["sleep", "60"], env={"NCCL_ALGO": "x", "NCCL": "y", "A": "1", "AB": "2"})
+    try:
+        box.path("systemctl/show").write_text(show(UNIT, program.pid), encoding="utf-8")
+        units = look(box, f"unit {UNIT}", "env A", "env-prefix NCCL_").units
+        assert not isinstance(units, Unknown)
+        assert units[0].main is not None
+        assert dict(units[0].main.env) == {"NCCL_ALGO": "x", "A": "1"}
+    finally:
+        program.kill()
+        program.wait()
+
+
 def test_bus_that_is_down_is_not_a_stopped_unit(box: Box) -> None:
     box.tool("systemctl", "#!/bin/sh\necho 'Failed to connect to bus: Host is down' >&2\nexit 1\n")
     units = look(box, f"unit {UNIT}").units

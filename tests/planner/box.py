@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, Signal, UnitVerb
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb
 from daemon.domain.observation import (
+    DropIn,
     Environment,
     Gpu,
     GpuApp,
@@ -55,6 +56,14 @@ class BoxUnit:
     failed_status: int = 0
     ever: bool = False
     reload: bool = False
+    dropins: dict[str, str] = field(default_factory=dict)
+    in_effect: tuple[str, ...] = ()
+
+    def load(self) -> None:
+        """daemon-reload: the file and what lies beside it."""
+        self.in_effect, self.reload = tuple(sorted(self.dropins)), False
+        if self.file is not None:
+            self.loaded = "\n".join([self.file, *(self.dropins[path] for path in self.in_effect)])
 
 
 @dataclass
@@ -68,6 +77,8 @@ class Box:
     cards: int = 4
     signalled: list[tuple[str, str]] = field(default_factory=list)
     restarts: int = 0
+    manager: dict[str, str] = field(default_factory=dict)  # systemd's own environment
+    aside: list[tuple[str, str]] = field(default_factory=list)  # (path, text)
 
     def spawn(self, argv: tuple[str, ...], cgroup: str, **more: object) -> Proc:
         self.next_pid += 1
@@ -95,11 +106,11 @@ class Box:
 
     def _exec(self, name: str, unit: BoxUnit) -> None:
         parsed = parse_unit(unit.loaded or "")
-        env = dict(parsed.env or ())
+        env = {k: v for k, v in {**self.manager, **dict(parsed.env or ())}.items() if k not in parsed.unset}
         cards = {UUIDS[int(i)]: 20_000 for i in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if i}
         port = (parsed.argv or ())[(parsed.argv or ()).index("--port") + 1]
         proc = self.spawn(parsed.argv or (), self.group(name), gpus=cards, ports=(int(port),))
-        proc.env = tuple(parsed.env or ())
+        proc.env = tuple(env.items())
         proc.marks = tuple(sorted((k, v) for k, v in env.items() if k.startswith("STOKER_")))
         unit.main, unit.active, unit.sub, unit.ever = proc.pid, "active", "running", True
 
@@ -127,8 +138,14 @@ class Box:
         match action:
             case PutUnit():
                 unit = self.units.setdefault(action.unit, BoxUnit())
-                unit.file = unit.loaded = action.text
-                unit.reload = False
+                unit.file = action.text
+                unit.load()
+            case SetAside():
+                unit = self.units[action.unit]
+                text = unit.dropins.pop(action.path)
+                assert hashlib.sha256(text.encode()).hexdigest() == action.ground_sha256
+                self.aside.append((action.path, text))
+                unit.load()
             case RemoveUnit():
                 del self.units[action.unit]
             case UnitVerb():
@@ -137,9 +154,16 @@ class Box:
                 for target in action.targets:
                     self._signal(action.signal, target)
 
+    def restart_by_hand(self, name: str) -> None:
+        """What a person's `systemctl restart` does, as far as its beginning."""
+        self._end(name, self.units[name], "inactive")
+        self._begin(name, self.units[name])
+
     def _verb(self, action: UnitVerb) -> None:
         unit = self.units[action.unit]
         assert (action.ground.invocation_id, action.ground.active_state) == (unit.invocation, unit.active)
+        if action.verb in ("start", "restart") and unit.reload:
+            unit.load()
         match action.verb:
             case "enable" | "disable":
                 unit.enabled = action.verb == "enable"
@@ -189,6 +213,7 @@ class Box:
             sessions=(),
             fence=None,
             hold=None,
+            inherited=frozenset(self.manager),
         )
 
     def _used(self, uuid: str) -> int:
@@ -217,7 +242,7 @@ class Box:
             result="exit-code" if unit.failed_status else "success",
             unit_file_state="enabled" if unit.enabled else ("disabled" if unit.file is not None else ""),
             fragment_path=f"/etc/systemd/system/{name}" if unit.file is not None else "",
-            dropin_paths=(),
+            dropin_paths=unit.in_effect,
             need_daemon_reload=unit.reload,
             main_pid=unit.main,
             control_pid=0,
@@ -240,4 +265,7 @@ class Box:
                 hashlib.sha256(unit.file.encode()).hexdigest() if unit.file is not None else None,
             ),
             main=Environment(main.argv, main.env, None, None, main.uid) if main is not None else None,
+            dropins=tuple(
+                DropIn(path, text, hashlib.sha256(text.encode()).hexdigest()) for path, text in unit.dropins.items()
+            ),
         )

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.domain.actions import PutUnit, Signal, UnitVerb
+from daemon.domain.actions import Action, PutUnit, SetAside, Signal, UnitVerb
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, ProcessId
 from daemon.domain.spec import ServingSpec
@@ -43,6 +43,10 @@ class Driver:
     probes: dict[str, ProbeFact] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     host: HostSpec = HOST
+    own: dict[str, str] = field(default_factory=dict)
+    ours: set[str] = field(default_factory=set)
+    returned: dict[tuple[str, str], int] = field(default_factory=dict)
+    counts: bool = False  # whether drift that comes back is counted, as the store does for a day
 
     @property
     def now_s(self) -> float:
@@ -52,6 +56,8 @@ class Driver:
         self.facts.clear()
         self.probes.clear()
         self.held.clear()
+        self.own.clear()
+        self.ours.clear()
 
     def world(self, look: Observation | None = None) -> World:
         asked = tuple(f"stoker-{name}.server.service" for name in self.specs)
@@ -74,7 +80,8 @@ class Driver:
         return World(
             name="a", host=self.host, store_uid=STORE, now_s=self.now_s, observation=seen, desired=tuple(desired),
             retired=tuple(self.retired.values()), strays=dict(self.facts), probes=dict(self.probes),
-            held_before=frozenset(self.held),
+            held_before=frozenset(self.held), own=self._own(seen),
+            returned=dict(self.returned) if self.counts else {},
         )  # fmt: skip
 
     def turn(self, upto: int | None = None, look: Observation | None = None) -> Plan:
@@ -82,10 +89,12 @@ class Driver:
         world = self.world(look)
         plan = decide(world)
         by_unit = {d.unit: d for d in world.desired}
+        self._accept(plan, by_unit)
         for action in plan.actions[:upto]:
             if isinstance(action, PutUnit):
-                self._remember(by_unit[action.unit])
+                self._remember(by_unit[action.unit], action.text, plan)
             self.box.apply(action)
+            self._count(action)
             if isinstance(action, UnitVerb) and action.verb in ("start", "restart"):
                 self._started(by_unit[action.unit])
             if isinstance(action, Signal):
@@ -99,14 +108,40 @@ class Driver:
         self.box.step()
         return plan
 
-    def _remember(self, desired: Desired) -> None:
-        digest = hashlib.sha256(desired.text.encode()).hexdigest()
-        self.records[desired.declared.spec_name] = Record(
-            desired.unit, desired.path, desired.gpus, digest, desired.launch_hash
+    def _own(self, seen: Observation) -> dict[str, str]:
+        for unit in seen.units if isinstance(seen.units, tuple) else ():
+            if unit.name in self.ours and unit.invocation_id:
+                self.own[unit.name] = unit.invocation_id
+                self.ours.discard(unit.name)
+        return dict(self.own)
+
+    def _accept(self, plan: Plan, by_unit: dict[str, Desired]) -> None:
+        for unit, names in plan.accepted.items():
+            name = by_unit[unit].declared.spec_name
+            if (record := self.records.get(name)) is not None:
+                known = record.inherited or ()
+                self.records[name] = replace(record, inherited=tuple(sorted({*known, *names})))
+
+    def _count(self, action: Action) -> None:
+        for key in action.cures if isinstance(action, PutUnit | SetAside | UnitVerb) else ():
+            self.returned[action.unit, key] = self.returned.get((action.unit, key), 0) + 1
+
+    def _remember(self, desired: Desired, text: str, plan: Plan) -> None:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        name = desired.declared.spec_name
+        record = self.records.get(name) or Record(desired.unit, desired.path, inherited=plan.accepted.get(desired.unit))
+        self.records[name] = replace(
+            record,
+            unit=desired.unit,
+            path=desired.path,
+            gpus=desired.gpus,
+            written_sha256=digest,
+            written_launch=desired.launch_hash,
         )
 
     def _started(self, desired: Desired) -> None:
         name = desired.declared.spec_name
+        self.ours.add(desired.unit)
         if name in self.records:
             self.records[name] = replace(self.records[name], started_launch=desired.launch_hash)
 

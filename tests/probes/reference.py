@@ -17,7 +17,7 @@ def uuid(index: int) -> str:
 
 def frame(sections: dict[str, tuple[int, bytes]], verb: str = "observe", end: int = 0, nonce: str = NONCE) -> bytes:
     """An answer as `stoker-host` prints it."""
-    parts = [f"@{nonce} begin {verb} 1\n".encode()]
+    parts = [f"@{nonce} begin {verb} 2\n".encode()]
     for name, (exit_status, data) in sections.items():
         parts.append(f"@{nonce} section {name} exit={exit_status} ms=10 bytes={len(data)}\n".encode() + data + b"\n")
     return b"".join(parts) + f"@{nonce} end exit={end}\n".encode()

@@ -9,7 +9,16 @@ import pytest
 
 from daemon.domain.observation import Loaded, Unknown
 from daemon.probes.process import Malformed
-from daemon.probes.systemd import INFINITE_US, parse_files, parse_loaded, parse_show, timespan_us, unit
+from daemon.probes.systemd import (
+    INFINITE_US,
+    parse_dropins,
+    parse_files,
+    parse_loaded,
+    parse_manager,
+    parse_show,
+    timespan_us,
+    unit,
+)
 from tests.probes.reference import show
 
 
@@ -82,3 +91,37 @@ def test_unit_file_has_the_hash_of_its_bytes() -> None:
     files = parse_files("a.service /e/a.service present\nb.service /e/b.service absent\nc.service /e/c other\n", texts)
     assert (files["a.service"].text, files["a.service"].sha256) == ("x\ufffd", hashlib.sha256(b"x\xff").hexdigest())
     assert (files["b.service"].text, files["c.service"].text) == (None, None)
+
+
+def test_dropins_are_told_by_unit_with_their_text_and_an_empty_one_is_empty() -> None:
+    folder = "/etc/systemd/system/a.service.d"
+    found = parse_dropins(
+        f"a.service {folder}/x.conf\na.service {folder}/y.conf\n", {f"{folder}/x.conf".encode(): b"[S]\n"}
+    )
+    assert [(one.path, one.text) for one in found["a.service"]] == [
+        (f"{folder}/x.conf", "[S]\n"),
+        (f"{folder}/y.conf", ""),
+    ]
+    assert found["a.service"][0].sha256 == hashlib.sha256(b"[S]\n").hexdigest()
+    assert parse_dropins("", {}) == {}
+    for line in ("a.service\n", "a.service x.conf\n"):
+        with pytest.raises(Malformed):
+            parse_dropins(line, {})
+
+
+def test_what_every_unit_inherits_is_read_by_name_and_never_an_empty_answer() -> None:
+    line = json.dumps({"type": "as", "data": ["LANG=C", "A=b=c", "EMPTY="]})
+    assert parse_manager(f"= a.service\n1\n= manager\n{line}\n".encode()) == {"LANG", "A", "EMPTY"}
+    with pytest.raises(Malformed):
+        parse_manager(b"= a.service\n1\n")
+    for cut in ("", line[:-3], "{}"):
+        with pytest.raises((ValueError, KeyError)):
+            parse_manager(f"= manager\n{cut}".encode())
+
+
+def test_a_link_in_a_units_place_is_known_as_one() -> None:
+    files = parse_files("a.service /e/a.service other\nb.service /e/b.service absent\n", {})
+    assert [(name, file.text, file.link) for name, file in files.items()] == [
+        ("a.service", None, True),
+        ("b.service", None, False),
+    ]

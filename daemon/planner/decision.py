@@ -1,0 +1,93 @@
+"""The value that `decide` gives, and the small steps in which it is built. Read by `plan` and `settle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from daemon.domain.actions import Action, UnitGround, UnitVerb, Verb
+from daemon.domain.observation import Unit, Unknown
+from daemon.domain.status import Drift, Reason
+from daemon.planner.holders import Holders
+from daemon.planner.strays import Clearing, ServeQuestion
+from daemon.planner.world import Desired, Retired, World
+
+CONTESTED_AFTER = 3  # corrections of one field of one unit in 24 h: what comes back then is left alone
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why an instance is not brought further now; `detail` says who, since when and what a person can do."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeWanted:
+    """A generation is asked of this unit's present invocation."""
+
+    unit: str
+    invocation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One decision. `blocked` and `drift` are by unit; `finished` are retired units of which nothing is left.
+
+    `adopted` maps units whose file already says what is declared, though we did not write it, to that file's hash;
+    `accepted` maps units to variables that nobody declared and that are to count as the host's own from now on.
+    """
+
+    actions: tuple[Action, ...] = ()
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    drift: tuple[Drift, ...] = ()
+    holders: Holders | Unknown = field(default_factory=lambda: Holders((), ()))
+    clearing: Clearing = field(default_factory=Clearing)
+    probes: tuple[ProbeWanted, ...] = ()
+    questions: tuple[ServeQuestion, ...] = ()
+    finished: tuple[Retired, ...] = ()
+    unclaimed: tuple[str, ...] = ()
+    adopted: dict[str, str] = field(default_factory=dict)
+    accepted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    wake_in_s: float | None = None
+
+
+def verb(unit: Unit, what: Verb, reason: Reason, why: str, cures: Iterable[Drift] = ()) -> UnitVerb:
+    """A verb on the unit as it is now."""
+    ground = UnitGround(unit.invocation_id, unit.active_state)
+    return UnitVerb(unit.name, what, ground, why, reason, keys(cures))
+
+
+def keys(drift: Iterable[Drift]) -> tuple[str, ...]:
+    """Under which names corrections of these are counted."""
+    return tuple(dict.fromkeys(one.key for one in drift))
+
+
+def contested(world: World, drift: Iterable[Drift]) -> list[Drift]:
+    """Those that were taken back as often as law 5 allows and are here again."""
+    return [one for one in drift if world.returned.get((one.unit, one.key), 0) >= CONTESTED_AFTER]
+
+
+def hands_off(drift: Iterable[Drift]) -> str:
+    """What a person is told of contested drift."""
+    first = next(iter(drift))
+    return (
+        f"{first.key} came back {CONTESTED_AFTER} times within a day and is left alone now: it is {first.observed}, "
+        f"declared {first.declared}; change the spec (any change counts anew) or end what brings it back"
+    )
+
+
+def add(plan: Plan, *actions: Action) -> Plan:
+    """The plan with these after the others."""
+    return replace(plan, actions=(*plan.actions, *actions))
+
+
+def block(plan: Plan, desired: Desired, reason: Reason, detail: str) -> Plan:
+    """The plan in which this instance is not brought further."""
+    return replace(plan, blocked={**plan.blocked, desired.unit: Blocked(reason, detail)})
+
+
+def wake(plan: Plan, in_s: float) -> Plan:
+    """The plan that asks to be woken no later than that."""
+    return replace(plan, wake_in_s=in_s if plan.wake_in_s is None else min(plan.wake_in_s, in_s))

@@ -1,0 +1,107 @@
+"""What must outlive this daemon beside what it says: whose file it is, whose variables, and how often drift came back.
+
+Called by `reconcile` around the actions of a pass; decides nothing. A spec's change counts anew, since a person's word
+is no drift: corrections are kept under the generation that they were made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from daemon.declared import HostDeclaration
+from daemon.domain.actions import RemoveUnit, Signal
+from daemon.domain.observation import Unknown
+from daemon.execute import Done
+from daemon.planner.desired import unit_name
+from daemon.planner.environment import first_seen
+from daemon.planner.plan import Plan
+from daemon.planner.world import Desired, World
+from daemon.store import Store
+from daemon.store.rows import StoredInstance
+
+CONTESTED_WITHIN = timedelta(hours=24)
+
+
+async def restarts(store: Store, host: str, now: datetime) -> dict[str, int]:
+    """Restarts of the last hour that we ordered, by unit: what the budget counts."""
+    counts: dict[str, int] = {}
+    for one in await store.corrections(since=now - timedelta(hours=1), host=host):
+        if one.kind == "unit-restart":
+            counts[one.instance_key] = counts.get(one.instance_key, 0) + 1
+    return counts
+
+
+async def returned(store: Store, declared: HostDeclaration, now: datetime) -> dict[tuple[str, str], int]:
+    """How often each drift was taken back within a day, since its spec was last changed, by unit and `Drift.key`."""
+    marks = {unit_name(d.spec_name, d.role, d.view.unit): _mark(d.generation) for d in declared.declared}
+    counts: dict[tuple[str, str], int] = {}
+    for one in await store.corrections(since=now - CONTESTED_WITHIN, host=declared.object.name):
+        mark, _, key = one.kind.partition(" ")
+        if mark == marks.get(one.instance_key):
+            counts[one.instance_key, key] = counts.get((one.instance_key, key), 0) + 1
+    return counts
+
+
+async def count(store: Store, world: World, done: Done, now: datetime) -> None:
+    """What was taken back from somebody else counts once it was done, or may have been: a refusal is no turn."""
+    action = done.action
+    if isinstance(action, Signal | RemoveUnit) or done.result not in ("ok", "unknown"):
+        return
+    generation = next((d.declared.generation for d in world.desired if d.unit == action.unit), 0)
+    for key in action.cures:
+        kind = f"{_mark(generation)} {key}"
+        await store.note_correction(action.unit, kind, str(action.reason), now, host=world.name)
+
+
+def _mark(generation: int) -> str:
+    return f"drift:{generation}"
+
+
+async def adopt(store: Store, world: World, plan: Plan) -> None:
+    """A file that already says what is declared is ours from now on, as it is; so is what the host always gave."""
+    for desired in world.desired:
+        one, names = desired.declared, plan.accepted.get(desired.unit)
+        if names is not None and one.record is not None:
+            await store.change_instance(one.spec_uid, one.role, world.name, _accepting(names))
+        digest = plan.adopted.get(desired.unit)
+        if digest is not None:
+            await remember(store, world, desired, digest)
+
+
+async def remember(store: Store, world: World, desired: Desired, digest: str) -> None:
+    """The unit, its cards and what its file is from now on; what others noted of the instance stays."""
+    one, given = desired.declared, _given(desired, world)
+    new = StoredInstance(spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path)
+
+    def written(row: StoredInstance) -> StoredInstance:
+        return replace(
+            row if given is None else _accepting(given)(row),
+            unit=desired.unit,
+            path=desired.path,
+            gpus=desired.gpus,
+            written_sha256=digest,
+            written_launch=desired.launch_hash,
+        )
+
+    await store.change_instance(one.spec_uid, one.role, world.name, written, new=new)
+
+
+def _given(desired: Desired, world: World) -> tuple[str, ...] | None:
+    """What the host gives every unit from the start, where that is not noted yet and can be seen."""
+    look = world.observation
+    unit = look.unit(desired.unit) if not isinstance(look, Unknown) else None
+    if isinstance(look, Unknown) or unit is None or isinstance(unit, Unknown):
+        return None
+    return first_seen(desired, unit, look.inherited)
+
+
+def _accepting(names: tuple[str, ...]) -> Callable[[StoredInstance], StoredInstance]:
+    """The row that takes these variables as the host's own."""
+
+    def accepted(row: StoredInstance) -> StoredInstance:
+        known = tuple(row.extra.get("inherited", ()))
+        return replace(row, extra={**row.extra, "inherited": sorted({*known, *names})})
+
+    return accepted
