@@ -144,9 +144,7 @@ def set_up_logs(settings: Settings) -> None:
     """Logs to standard error: ours through structlog, the libraries' warnings beside them."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     json_lines = settings.log_format == "json"
-    last: Any = (
-        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    last: Any = structlog.processors.JSONRenderer() if json_lines else _console()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -160,6 +158,11 @@ def set_up_logs(settings: Settings) -> None:
     logging.basicConfig(
         level=max(level, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
+
+
+def _console() -> Any:
+    # structlog's default, where rich is installed, prints the locals of every frame: secrets, and seconds of the loop.
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 async def _serve_until_signal(settings: Settings) -> None:
