@@ -19,7 +19,7 @@ from tests.simulation.truth import unit_truth
 from tests.simulation.watch import Looks, Schedule
 from tests.simulation.world import World, dice_for
 
-WINDOW_S = 240.0
+WINDOWS_S = (30.0, 90.0, 240.0)
 FOREIGN_STORE = "0badc0de-0000-4000-8000-000000000000"
 
 
@@ -81,11 +81,18 @@ async def crash(stage: Stage, dice: random.Random) -> None:
 
 
 async def orphan(stage: Stage, dice: random.Random) -> None:
-    """The launcher dies and its workers stay, holding memory."""
+    """The launcher dies and its workers stay, holding memory: some deaf, stuck for a while, or on the port; and one's
+    number may soon be somebody else's."""
     if (found := stage.some_unit(dice)) is not None:
         host, name, unit = found
         stage.note("orphan", f"{unit} on {name}")
-        host.kill_launcher(unit)
+        left = host.kill_launcher(unit, deaf=dice.random() < 0.3, stuck=dice.random() < 0.2, port=dice.random() < 0.3)
+        await asyncio.sleep(dice.uniform(0.0, 3.0))
+        if left and dice.random() < 0.3:
+            stage.note("pid-reused", str(left[0]))
+            host.reuse_pid(left[0])
+        await asyncio.sleep(dice.uniform(0.0, 60.0))
+        host.thaw()
 
 
 async def reboot(stage: Stage, dice: random.Random) -> None:
@@ -134,6 +141,45 @@ async def foreign(stage: Stage, dice: random.Random) -> None:
     process = host.foreign_trainer(card, dice.choice((2_000, 30_000)))
     await asyncio.sleep(dice.uniform(10.0, 120.0))
     host.leave(process)
+
+
+async def foreign_server(stage: Stage, dice: random.Random) -> None:
+    """A person's own server on the port of a unit, or beside it, perhaps on its cards."""
+    if (found := stage.some_unit(dice, serving=False)) is not None:
+        host, name, unit = found
+        wish = stage.schedule.wishes[unit, name]
+        port = wish.port if dice.random() < 0.6 else 40000
+        stage.note("foreign-server", f"port {port} of {name}")
+        process = host.hand_server(port, wish.gpus[:1] if dice.random() < 0.5 else (), dice.random() < 0.7)
+        await asyncio.sleep(dice.uniform(10.0, 90.0))
+        host.leave(process)
+
+
+async def disable(stage: Stage, dice: random.Random) -> None:
+    if (found := stage.some_unit(dice)) is not None:
+        host, name, unit = found
+        stage.note("disable", f"{unit} on {name}")
+        host.disable(unit)
+
+
+async def mask(stage: Stage, dice: random.Random) -> None:
+    """A person masks a unit for a while: not forced, and looked after again when it is unmasked."""
+    if (found := stage.some_unit(dice)) is not None:
+        host, name, unit = found
+        stage.note("mask", f"{unit} on {name}")
+        host.mask(unit)
+        await asyncio.sleep(dice.uniform(5.0, 60.0))
+        host.unmask(unit)
+
+
+async def wedge(stage: Stage, dice: random.Random) -> None:
+    """Health answers, generations hang; it passes by itself."""
+    if (found := stage.some_unit(dice)) is not None:
+        host, name, unit = found
+        stage.note("wedge", f"{unit} on {name}")
+        host.wedge(unit, True)
+        await asyncio.sleep(dice.uniform(10.0, 90.0))
+        host.wedge(unit, False)
 
 
 async def hung_driver(stage: Stage, dice: random.Random) -> None:
@@ -267,15 +313,16 @@ async def delete(stage: Stage, dice: random.Random) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    crash, crash, orphan, orphan, cut, cut, slow, slow, cut_short, reboot, host_clock, wall_clock, edit, foreign,
-    hand_stop, fence, hold, daemon_dies, daemon_dies, change, change, delete, hung_driver, first_request,
+    crash, crash, orphan, orphan, orphan, cut, cut, slow, slow, cut_short, reboot, host_clock, wall_clock, edit,
+    foreign, foreign_server, hand_stop, disable, mask, wedge, fence, hold, daemon_dies, daemon_dies, change, change,
+    delete, hung_driver, first_request,
 )  # fmt: skip
 
 
 async def trouble(stage: Stage, dice: random.Random) -> None:
     """All faults of the seed, side by side; then everything is wished to run, and the daemon is there."""
-    count = dice.randint(3, 10)
-    drawn = sorted((dice.uniform(0.0, WINDOW_S), dice.randrange(len(FAULTS)), at) for at in range(count))
+    count, within_s = dice.randint(3, 12), dice.choice(WINDOWS_S)
+    drawn = sorted((dice.uniform(0.0, within_s), dice.randrange(len(FAULTS)), at) for at in range(count))
     async with asyncio.TaskGroup() as group:
         for at_s, which, number in drawn:
             group.create_task(_one(stage, at_s, FAULTS[which], dice_for(stage.world.seed, f"fault {number}")))

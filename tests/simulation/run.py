@@ -28,7 +28,7 @@ from tests.simulation.watch import Breach, Schedule
 from tests.simulation.world import World, dice_for, world_of
 
 CONVERGES_WITHIN_S = 1200.0
-QUIET_S = 150.0
+QUIET_S = 100.0
 STEP_S = 2.0
 
 
@@ -77,7 +77,7 @@ async def _run(seed: int, folder: Path, tape: Tape) -> Result:
     load_s = dice.choice((3.0, 8.0, 20.0, 60.0))
     hosts = {name: SimHost(name, seed=seed * 10 + at, now=clock, load_s=load_s) for at, name in enumerate(names)}
     result, breaches = Result(seed), list[Breach]()
-    async with world_of(seed, folder, hosts, period_s=dice.choice((5, 10, 10, 20))) as world:
+    async with world_of(seed, folder, hosts, period_s=dice.choice((5, 10, 20, 20))) as world:
         assert world.store is not None
         schedule = Schedule(world.store.uid)
         looks, checkers = all_checkers(hosts, schedule, breaches)
