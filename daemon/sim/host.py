@@ -118,7 +118,8 @@ class SimHost(Moves):
                      exe="/usr/lib/systemd/systemd")  # fmt: skip
         init.ppid = 0
         for comm, path, group in _BASE:
-            door = spawn((path,), group, "system", f"the system's {comm}", comm=comm, exe=path)
+            door = spawn((path,), group, "system", f"the system's {comm}", comm=comm, exe=path.split()[-1])
+        door.exe, door.more_ports = "/usr/sbin/sshd", ((22, "0.0.0.0"), (22, "::"))  # noqa: S104
         if self.persistenced:
             path = "/usr/bin/nvidia-persistenced"
             keeper = spawn(

@@ -196,7 +196,7 @@ class Look:
     def _sockets(self, chosen: list[SimProcess]) -> bytes:
         rows: dict[tuple[int, str], list[int]] = {}
         for process in self.processes.values():
-            for port, address in process.ports.items():
+            for port, address in process.listens:
                 rows.setdefault((port, address), []).append(process.pid)
         wanted = {process.pid for process in chosen}
         return "".join(

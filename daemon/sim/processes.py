@@ -18,6 +18,8 @@ SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15, "CONT": 18, "ST
 class SimProcess:
     """One process. `title` overwrites its command line; `memory` is MiB by card; `ports` is the address by port.
 
+    `more_ports` are further listeners, where one port has two addresses.
+
     `unreaped`: its parent does not wait for it, so that it becomes a zombie. `deaf` ignores TERM.
     `stuck` is in state D: no signal ends it. `tethered` dies with its parent (SGLang's ranks do).
     """
@@ -42,6 +44,7 @@ class SimProcess:
     memory: dict[int, int] = field(default_factory=dict)
     busy_pct: int = 0
     ports: dict[int, str] = field(default_factory=dict)
+    more_ports: tuple[tuple[int, str], ...] = ()
     tethered: bool = False
     deaf: bool = False
     unreaped: bool = False
@@ -53,6 +56,10 @@ class SimProcess:
     @property
     def stuck(self) -> bool:
         return self.state == "D"
+
+    @property
+    def listens(self) -> list[tuple[int, str]]:
+        return [*self.ports.items(), *self.more_ports]
 
     @property
     def alive(self) -> bool:
@@ -216,7 +223,7 @@ class Processes:
                 child.ppid = 1
         for tell in self.ended:
             tell(process, code, status)
-        process.memory, process.ports, process.devices = {}, {}, []
+        process.memory, process.ports, process.more_ports, process.devices = {}, {}, (), []
         if process.on_end is not None:
             process.on_end(code, status)
 

@@ -3,9 +3,10 @@
 Replaced, and nothing else: nonces and times taken; pids (by the name of their process), start ticks, invocations, boot
 and machine ids (by the order in which they appear); stamps of systemd (0 stays, others become their rank in the block);
 job numbers; the test machine's own facts (container, memory, disk, uptime); cgroups of other hierarchies; figures
- behind the start in /proc/PID/stat; dates, ports of clients and seconds in log lines. The order of processes is
-that of awk's hash, so sections of them are sorted. A log is compared as the set of its lines, but
-for those of the steps' own questions for health, whose number is chance.
+behind the start in /proc/PID/stat, and there S for R; numbers of sessions and of sshd's startups, and the room behind
+sshd's titles; what a gate runs at that moment, and what ended during the look; dates, ports of clients and seconds in
+log lines. Processes come in the order of awk's hash, so sections of them are sorted. A log is compared as the set of
+its lines, without those of the steps' own questions for health, whose number is chance.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _LOG = (
     (re.compile(r"Killing PID \((sleep|timeout|nvidia-smi|find|awk|sh|gate)\)"), "Killing PID (the gate's)"),
     (re.compile(r"counter is at \d+"), "counter is at N"),
 )
+_STARTUPS = re.compile(r"\d+ of \d+-\d+ startups")
+_SESSION = re.compile(r"session-\d+\.scope")
+PASSING = "<passing>"
 _SORTED = ("uids", "nvfds", "listeners")
 _PIDS = ("candidates", "environ_ok")
 
@@ -48,12 +52,19 @@ class Names:
 
     def learn(self, answer: Answer) -> None:
         """Pids by their process's name and first words, which both machines share."""
-        section = answer.sections.get("processes")
+        section, above = answer.sections.get("processes"), dict[str, str]()
         for line in section.text.split("\n") if section is not None else ():
-            path, nul, content = line.partition("\0")
-            if nul and path.endswith("/cmdline"):
+            path, _, content = line.partition("\0")
+            if path.endswith("/cmdline"):
                 words = [word for word in content.split("\0") if word]
-                self.pids[path.split("/")[2]] = "<" + " ".join(words[:3]) + ">"
+                self.pids[path.split("/")[2]] = _STARTUPS.sub("startups", "<" + " ".join(words[:3]) + ">")
+            elif path.endswith("/stat"):
+                above[path.split("/")[2]] = content.rpartition(") ")[2].split(" ")[1]
+        for _ in range(3):  # what the gate runs comes and goes: a sleep, a tool, the tool's own
+            gates = {
+                pid for pid in above if "lib/stoker/gate" in self.pids.get(pid, "") or self.pids.get(pid) == PASSING
+            }
+            self.pids |= {pid: PASSING for pid, parent in above.items() if parent in gates}
 
 
 @dataclass
@@ -72,7 +83,8 @@ class Shapes:
             "names": list(answer.sections), "stderr": shot.stderr,
         }  # fmt: skip
         for name, section in answer.sections.items():
-            found[name] = (section.exit_status, self._data(answer.verb, name, section.data.decode("utf-8", "replace")))
+            text = _SESSION.sub("session-N.scope", _STARTUPS.sub("startups", section.data.decode("utf-8", "replace")))
+            found[name] = (section.exit_status, _lasting(self._data(answer.verb, name, text)))
         return found
 
     def _data(self, verb: str, name: str, text: str) -> object:
@@ -80,7 +92,8 @@ class Shapes:
         if make is not None:
             return make(text)
         if name in _PIDS:
-            return [sorted(self.names.pid(pid) for pid in line.split()) for line in text.split("\n")]
+            lines = [[self.names.pid(pid) for pid in line.split()] for line in text.split("\n")]
+            return [sorted(name for name in line if name not in (PASSING, "PID?")) for line in lines]
         text = self._pid_lines(text) if name == "result" and verb == "signal" else text
         return sorted(self._paths(text).split("\n")) if name in _SORTED else self._paths(text)
 
@@ -130,6 +143,8 @@ class Shapes:
                 continue
             if path.endswith("/stat"):
                 content = self._stat(content)
+            if content.startswith("sshd: "):
+                content = content.rstrip("\0") + "\0"
             found.append(f"{self._paths(path)}\0{content}")
         return sorted(found)
 
@@ -138,7 +153,7 @@ class Shapes:
         fields = tail.split(" ")
         ids = [self.names.pid(number) for number in fields[1:4]]
         assert fields[19].isdigit()
-        return f"{head.partition('(')[2]} {fields[0]} {ids} {len(fields)}"
+        return f"{head.partition('(')[2]} {fields[0].replace('R', 'S')} {ids} {len(fields)}"
 
     def _cgroups(self, text: str) -> list[str]:
         kept = [line for line in self._paths(text).split("\n") if not re.search(r"\0\d+:[a-z=]+:", line)]
@@ -210,3 +225,12 @@ class Shapes:
 
 def _rank(value: int, stamps: list[int]) -> int:
     return stamps.index(value)
+
+
+def _lasting(value: object) -> object:
+    """Without the lines of what only passes."""
+    return (
+        [line for line in value if not (isinstance(line, str) and PASSING in line)]
+        if isinstance(value, list)
+        else value
+    )

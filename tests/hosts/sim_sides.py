@@ -57,24 +57,11 @@ class Side(ABC):
         lines = (("unit", unit), ("ground-invocation", ground or invocation or "-"), ("ground-state", state or active))
         return self.ask(step, f"unit-{verb}", *lines)
 
-    def look(
-        self,
-        step: str,
-        *units: str,
-        ports: tuple[int, ...] = (30001,),
-        has: bytes = b"",
-        dropins: tuple[str, ...] = (),
-    ) -> Shot:
-        """A look; with `has` the first whose answer holds that."""
+    def look(self, step: str, *units: str, ports: tuple[int, ...] = (30001,), dropins: tuple[str, ...] = ()) -> Shot:
         named = [("unit", unit) for unit in (units or (SGLANG_UNIT,))] + [("dropin", unit) for unit in dropins]
         asked = [("port", str(port)) for port in ports]
         env = [("env", "CUDA_VISIBLE_DEVICES"), ("env", "SPT_NOENV")]
-        for _ in range(60):
-            shot = self.ask(step, "observe", *named, *asked, *env, ("whole-table", "0"), ("limit-ms", "9000"))
-            if has in shot.stdout:
-                return shot
-            del self.shots[step]
-        raise AssertionError(f"{step}: no look with {has!r}")
+        return self.ask(step, "observe", *named, *asked, *env, ("whole-table", "0"), ("limit-ms", "9000"))
 
     def glance(self) -> None:
         """A look that is not kept: a stand-in card's memory lingers from the first look that sees its holder dead."""
