@@ -18,12 +18,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
 HOME = b"\x1b[H"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\r")
 TWO_CORES = 2
+# Without the fonts that rich would have every reader fetch.
+FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, ", "")
 
 
 @dataclass
@@ -115,4 +118,4 @@ def picture(frame: bytes, size: tuple[int, int], title: str, path: Path) -> None
     console = Console(record=True, width=size[0], file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(frame.decode("utf-8", "replace").replace("\r", "").rstrip()), no_wrap=True, crop=True)
     path.with_suffix(".txt").write_text(console.export_text(clear=False))
-    console.save_svg(str(path), title=title)
+    path.write_text(console.export_svg(title=title, code_format=FORMAT))

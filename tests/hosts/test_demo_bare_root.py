@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.demo_terminal import on_terminal, picture, plain
+from tests.hosts.demo_terminal import TWO_CORES, on_terminal, picture, plain
 from tests.hosts.test_bare_root import CLONE, base, script_in
 
 pytestmark = [pytest.mark.hosts, pytest.mark.fleet]
@@ -46,7 +46,8 @@ def test_e_from_nothing_to_the_first_healed_crash(base: Path, tmp_path: Path) ->
         assert terminal.end(60) == 0
     print(
         f"\nclone to first picture {first:.1f} s, all specs generate {serving:.1f} s, first crash healed {healed:.1f} s"
-        f" on {len(os.sched_getaffinity(0))} cores, nothing cached; the crash: found {shown[1]}, healed {shown[2]}"
+        f" on {min(TWO_CORES, len(os.sched_getaffinity(0)))} cores, nothing cached,"
+        f" load {os.getloadavg()[0]:.0f}; the crash: found {shown[1]}, healed {shown[2]}"
     )
     after = terminal.text()
     assert "left: 0 folders, 0 daemons" in after, after[-3000:]
