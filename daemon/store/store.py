@@ -40,13 +40,13 @@ class Store(Objects, Deletions, Status, Instances, Runs, Events):
         new_id: Callable[[], str] = new_uid,
         max_events: int = MAX_EVENTS,
     ) -> AsyncIterator[Store]:
-        """Open the file, made when missing (unless not `create`), and close it at the end.
+        """Open the file, made when missing (unless not `create`) and upgraded when older, and close it at the end.
 
         `sole` is for the daemon: a second one on the same file is refused. `new_id` makes the uids of objects, runs and
         the store.
 
         Raises:
-            StoreError: missing, of another version, not ours, on a network file system, or a second daemon.
+            StoreError: missing, of a newer version, not ours, on a network file system, or a second daemon.
         """
         path = await asyncio.to_thread(path.absolute)
         uid = await asyncio.to_thread(files.prepare, path, new_id, create=create)

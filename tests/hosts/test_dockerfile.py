@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from harness import TestHost
 
+from daemon.store.migrations import revision_of
+from daemon.store.schema import SCHEMA_VERSION
 from tests.hosts.container import Container, Options, options_of, readme_line
 from tests.hosts.containerfile import Build, Image, NotKnown, Space, instructions, space
 from tests.hosts.test_bare_root import PIP_ENVIRON, _pip_needs, base
+from tests.store.upgrading import first_store
 
 __all__ = ["base"]
 pytestmark = [pytest.mark.hosts, pytest.mark.fleet]
@@ -152,6 +155,19 @@ def test_data_folder_that_is_not_ours_ends_in_one_line_that_says_what_to_do(
     (line,) = container.log.splitlines()
     assert line.startswith(f"stoker: {STORE}")
     assert "uid 10001" in line
+
+
+def test_volume_of_the_first_version_is_upgraded_in_the_container(run: Run, sources: dict[str, Path]) -> None:
+    volume = sources["stoker"]
+    first_store(volume / "stoker.db")
+    for file in (volume, *volume.iterdir()):
+        os.chown(file, UID, UID)
+    container = run("upgraded")
+    container.wait(container.healthy, "health")
+    said = container.execute("stoker", "get", "specs").stdout
+    assert {"k26", "old"} <= set(said.split())  # the third was being deleted, and now is
+    assert (volume / f"stoker.db.before-{revision_of(SCHEMA_VERSION)}").stat().st_uid == UID
+    assert container.stop() == 0
 
 
 def test_nothing_of_the_build_stays_mounted_here(where: Space) -> None:
