@@ -32,6 +32,8 @@ class Machine:
         self.asked.append((tuple(argv), stdin))
         if argv[0] == "fail":
             return Answer(7, b"", b"no\xff\n")
+        if argv[0] == "slow":
+            return Answer(0, b"done", b"", took_s=0.4)
         return Answer(0, b"\x00" + b"|".join(word.encode() for word in argv) + b"\xff", b"")
 
     def advance(self) -> None:

@@ -147,6 +147,35 @@ async def test_a_slow_wire_delays_every_answer(server: SimServer, tmp_path: Path
         assert time.monotonic() - began >= 0.4
 
 
+async def test_a_command_takes_its_time_and_one_that_is_cut_off_was_carried_out(
+    server: SimServer, tmp_path: Path
+) -> None:
+    async with road_to(server, tmp_path) as road:
+        began = time.monotonic()
+        assert (await road.run(("slow",), b"", 20)).stdout == b"done"
+        assert time.monotonic() - began >= 0.4
+        waiting = asyncio.ensure_future(road.run(("slow", "twice"), b"", 20))
+        async with asyncio.timeout(10):
+            while len(machine_of(server).asked) < 2:
+                await asyncio.sleep(0.01)
+        server.set_wire("cut")
+        with pytest.raises(TransportError) as lost:
+            await waiting
+        assert lost.value.maybe_done
+        server.set_wire("up")
+        assert (await road.run(("echo",), b"", 10)).exit_status == 0
+
+
+async def test_what_changes_twice_in_one_move_is_told_once_and_as_it_is_in_the_end(server: SimServer) -> None:
+    machine, told = machine_of(server), list[str]()
+    server.bus.changed = lambda unit: told.append(machine.facts(unit).sub_state)  # type: ignore[method-assign]
+    machine.change("a.service", sub_state="dead")
+    machine.change("a.service", sub_state="auto-restart")
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == ["auto-restart"]
+
+
 async def test_the_machine_is_woken_when_it_is_due_without_being_asked(server: SimServer) -> None:
     machine = machine_of(server)
     due = machine.due_at = time.monotonic() + 0.15
