@@ -31,14 +31,14 @@ class Probe:
         listed = "".join(f"{port} {hexadecimal(p.ports[port])} {p.pid}\n" for p in listeners)
         groups = {p.pid: p.cgroup for p in ([main] if main is not None else []) + listeners}
         cmdline, mark = (main.cmdline, main.environment("STOKER_LAUNCH")) if main is not None else (b"", None)
-        shown = _groups([*([main.pid] if main is not None else []), *[p.pid for p in listeners] * 2], groups)
         reply = self._ask(port, listeners, body)
         code, data, peer = self._response(reply, listeners)
+        shown = _groups([*([main.pid] if main is not None else []), *(p.pid for p in listeners), *peer], groups)
         return {
             "before": before,
             "listeners": (0, listed.encode()),
             "response": (code, data),
-            "peer": (0, peer),
+            "peer": (0, "".join(f"{pid}\n" for pid in peer).encode()),
             "cgroups": (0, shown),
             "main": (0, cmdline) if main is not None else (1, b"cat: /proc/0/cmdline: No such file or directory\n"),
             "mark": (2, b"") if main is None else (1, b"") if mark is None else (0, f"STOKER_LAUNCH={mark}\0".encode()),
@@ -77,13 +77,14 @@ class Probe:
         request = Request(self.asked.value("method", "POST"), self.asked.value("url-path", "/"), headers, body)
         return listeners[0].serves.http(request)
 
-    def _response(self, reply: Reply, listeners: list[SimProcess]) -> tuple[int, bytes, bytes]:
-        """Exit status, data, and the far end's pids: unknown to a client that had to give up before the answer."""
+    def _response(self, reply: Reply, listeners: list[SimProcess]) -> tuple[int, bytes, list[int]]:
+        """Exit status, data, and the far end's pids: nobody holds a connection that only the kernel took."""
         if reply.failed == 28:
             self.took_s = float(self.asked.number("timeout-s", 30))
         if reply.failed == 7:
-            return 7, b"", b""
-        peer = f"{listeners[0].pid}\n".encode()
+            return 7, b"", []
+        took = listeners[0].serves is not None and listeners[0].state not in ("T", "D")
+        peer = [listeners[0].pid] if took else []
         if reply.failed:
             return reply.failed, b"", peer
         return 0, f"{reply.status}\n".encode() + reply.body[:MAX_BODY], peer

@@ -20,7 +20,7 @@ _STATUS = {1: "FAILURE", 2: "INVALIDARGUMENT", 203: "EXEC", 217: "USER"}
 _NUMBERS = {number: name for name, number in SIGNALS.items()}
 STEP_US = 150
 EXEC_S = 0.045  # what a gate that finds nothing takes
-ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"}
+ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 FOLDERS = ("/opt/", "/usr/", "/bin/", "/sbin/", "/srv/")
 
 

@@ -18,6 +18,7 @@ from daemon.sim.unit import SimUnit
 Said = tuple[int, str]  # exit status of systemctl and what it printed
 OK: Said = (0, "")
 FIRST_JOB = 2000
+FOLDERS_OF_DROPINS = ("/etc/systemd/system.control", "/run/systemd/system.control", *UNIT_FOLDERS)
 
 
 class Units:
@@ -82,7 +83,7 @@ class Units:
 
     def _dropins(self, name: str) -> tuple[str, ...]:
         found: dict[str, str] = {}
-        for folder in reversed(UNIT_FOLDERS):
+        for folder in reversed(FOLDERS_OF_DROPINS):
             found |= {p.rpartition("/")[2]: p for p in self.machine.disk.below(f"{folder}/{name}.d", ".conf")}
         return tuple(found[key] for key in sorted(found))
 

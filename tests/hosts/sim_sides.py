@@ -60,7 +60,7 @@ class Side(ABC):
     def look(self, step: str, *units: str, ports: tuple[int, ...] = (30001,), dropins: tuple[str, ...] = ()) -> Shot:
         named = [("unit", unit) for unit in (units or (SGLANG_UNIT,))] + [("dropin", unit) for unit in dropins]
         asked = [("port", str(port)) for port in ports]
-        env = [("env", "CUDA_VISIBLE_DEVICES"), ("env", "SPT_NOENV")]
+        env = [("env", "CUDA_VISIBLE_DEVICES"), ("env", "SPT_NOENV"), ("env-prefix", "MIN")]
         return self.ask(step, "observe", *named, *asked, *env, ("whole-table", "0"), ("limit-ms", "9000"))
 
     def glance(self) -> None:

@@ -127,6 +127,18 @@ def an_end(side: Side) -> None:
     side.look("a drop-in that is not loaded")
     side.reload()
     side.look("a drop-in that is loaded")
+    control = f"/etc/systemd/system.control/{SGLANG_UNIT}.d/50-MemoryMax.conf"
+    side.write(control, b"[Service]\nMemoryMax=infinity\n")
+    side.look("one of set-property")
+    for step, path, ground in (
+        ("set aside: another text", dropin, "0" * 64),
+        ("set aside: not of this unit", f"{FOLDER}/x.service.d/90-mine.conf", "0" * 64),
+        ("set aside: no drop-in", f"{FOLDER}/{SGLANG_UNIT}", sha(text)),
+        ("set aside: not there", f"{FOLDER}/{SGLANG_UNIT}.d/91-mine.conf", "0" * 64),
+        ("set aside", control, sha(b"[Service]\nMemoryMax=infinity\n")),
+    ):
+        side.ask(step, "set-aside", ("unit", SGLANG_UNIT), ("path", path), ("ground", ground))
+    side.look("after what was set aside")
     side.on_unit("restarted", "restart")
     side.look("ending to start again")
     side.until(SGLANG_UNIT, ("active", "running"))
