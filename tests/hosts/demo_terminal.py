@@ -117,5 +117,6 @@ def picture(frame: bytes, size: tuple[int, int], title: str, path: Path) -> None
     """The frame in its colours as SVG, and its text beside it."""
     console = Console(record=True, width=size[0], file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(frame.decode("utf-8", "replace").replace("\r", "").rstrip()), no_wrap=True, crop=True)
-    path.with_suffix(".txt").write_text(console.export_text(clear=False))
+    text = "".join(f"{line.rstrip()}\n" for line in console.export_text(clear=False).splitlines())
+    path.with_suffix(".txt").write_text(text)
     path.write_text(console.export_svg(title=title, code_format=FORMAT))
