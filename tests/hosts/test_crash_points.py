@@ -25,8 +25,9 @@ def test_b_killed_after_any_command_or_write_the_daemon_converges_with_one_start
     with Fleet(host_pool, tmp_path) as fleet:
         recorded = fleet.record()
         rows = fleet.play(chosen(recorded, all_of_them=ALL))
+        took_s = fleet.took_s()
     with capsys.disabled():
-        print(table(recorded, rows))
+        print(table(recorded, rows), f"in {took_s:.0f} s", sep="; ")
     wrong = [row for row in rows if row.wrong]
     assert not wrong, "\n\n".join(f"{row.scenario}: {row.point}: {row.wrong}" for row in wrong)
     died = {(row.scenario, row.point) for row in rows if row.died}

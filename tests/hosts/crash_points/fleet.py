@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from tests.hosts.crash_points.lane import UNIT, Lane
 from tests.hosts.crash_points.play import SCENARIOS, Row, Scenario, play, record
 from tests.hosts.crash_points.recorder import Point
 
-LANES = 5
+LANES = 6
 Job = tuple[Scenario, Point]
 
 
@@ -25,15 +26,16 @@ class Fleet:
 
     def __init__(self, pool: Pool, folder: Path) -> None:
         self._pool, self._folder = pool, folder
-        self._making = threading.Lock()
+        self._pooling = threading.Lock()  # a pool is for one thread at a time
         self._made = 0
         self._ended = False
-        self._lanes: list[Lane] = []
+        self._began = time.monotonic()
+        self._lanes: dict[int, Lane] = {}
 
     def __enter__(self) -> Fleet:
         try:
             with ThreadPoolExecutor(LANES) as threads:
-                self._lanes = list(threads.map(self._lane, range(LANES)))
+                list(threads.map(self._begin, range(LANES)))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -42,13 +44,17 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             self._end(lane)
+
+    def took_s(self) -> float:
+        """Since the test began: hosts, recordings and points."""
+        return time.monotonic() - self._began
 
     def record(self) -> dict[str, list[Point]]:
         """The points of each scenario, in order."""
         with ThreadPoolExecutor(LANES) as threads:
-            found = list(threads.map(record, self._lanes, SCENARIOS))
+            found = list(threads.map(record, self._lanes.values(), SCENARIOS))
         return {scenario.key: points for scenario, points in zip(SCENARIOS, found, strict=True)}
 
     def play(self, jobs: Iterable[Job]) -> list[Row]:
@@ -72,7 +78,7 @@ class Fleet:
             except Empty:
                 return
             rows.append(self._played(at, scenario, point))
-            with self._making, (self._folder / "rows.txt").open("a") as file:
+            with self._pooling, (self._folder / "rows.txt").open("a") as file:
                 file.write(f"{_line(rows[-1])}\n{rows[-1].wrong}\n")
 
     def _played(self, at: int, scenario: Scenario, point: Point) -> Row:
@@ -82,19 +88,21 @@ class Fleet:
             where = "".join(traceback.format_tb(error.__traceback__)[-2:])
             wrong = f"{type(error).__name__}: {error}\n{where}{self._lanes[at].story()}"
             self._end(self._lanes[at])
-            self._lanes[at] = self._lane(at)
+            self._begin(at)
             return Row(scenario.key, point, False, 0, 0, (), 0, wrong)
 
-    def _lane(self, at: int) -> Lane:
+    def _begin(self, at: int) -> None:
         """A lane on the host of that number, clean, with an empty store."""
-        with self._making:
+        with self._pooling:  # also: hosts that boot one after the other are up sooner than all at once
             self._made += 1
-            data = self._folder / f"lane{self._made}"
-        return Lane(self._pool.make_host(f"crash{at}"), data)
+            host, data = self._pool.make_host(f"crash{at}"), self._folder / f"lane{self._made}"
+        self._lanes[at] = Lane(host, data)
+        self._lanes[at].begin()
 
     def _end(self, lane: Lane) -> None:
         lane.daemon.kill()
-        self._pool.release(lane.host)
+        with self._pooling:
+            self._pool.release(lane.host)
 
 
 def chosen(recorded: dict[str, list[Point]], *, all_of_them: bool) -> list[Job]:

@@ -28,6 +28,9 @@ LEFTOVERS = (
 )
 
 
+Starts = frozenset[tuple[str, str]]  # invocation and pid
+
+
 class WatchedDaemon(Daemon):
     """The daemon of `launcher`, with its recorder's folder beside its data."""
 
@@ -64,9 +67,12 @@ class Lane:
         self.acknowledged: list[tuple[int, int]] = []  # generation and contextLength of each PUT that was answered
         self.deleted = 0
         self._temporary = self._found()  # of helpers that ended with the host's last cleaning
+
+    def begin(self) -> None:
+        """Starts its daemon and declares its host."""
         self.daemon.points.arm()
         self.daemon.start()
-        self.daemon.put_host("a", host, period="1s")
+        self.daemon.put_host("a", self.host, period="1s")
 
     def fresh(self, env: dict[str, str], *, declare: bool = True) -> None:
         """No spec, or a spec that was just declared and is Ready; whatever was declared before is deleted and gone."""
@@ -100,8 +106,13 @@ class Lane:
         text = self.host.sh(f"systemctl show {UNIT} -p {','.join(names)}").stdout
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
-    def starts(self) -> frozenset[tuple[str, str]]:
-        """Invocation and pid of every time that the engine was executed for the unit, by what it said first."""
+    def restarts(self) -> int:
+        """How many restarts the store's ledger counts."""
+        [(count,)] = self.stored("SELECT count(*) FROM corrections WHERE kind = 'unit-restart'")
+        return int(count)
+
+    def starts(self) -> Starts:
+        """Every time that the engine was executed for the unit, by what it said first."""
         self.host.sh("journalctl --sync")
         fields = "MESSAGE,_PID,_SYSTEMD_INVOCATION_ID"
         text = self.host.sh(f"journalctl -q -u {UNIT} -o json --output-fields={fields}").stdout
@@ -109,7 +120,7 @@ class Lane:
         said = [line for line in lines if "server_args=ServerArgs(" in str(line.get("MESSAGE"))]
         return frozenset((line["_SYSTEMD_INVOCATION_ID"], line["_PID"]) for line in said)
 
-    def converged(self, context: int, before: frozenset[tuple[str, str]], starts: int) -> bool:
+    def converged(self, context: int, before: Starts, starts: int) -> bool:
         """Whether what is declared generates, the plan is empty, and host and status name the same invocation.
 
         False while the daemon does not answer.

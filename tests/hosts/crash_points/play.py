@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from tests.hosts.crash_points.lane import EDITED, FIRST, UNIT, Lane
+from tests.hosts.crash_points.lane import EDITED, FIRST, UNIT, Lane, Starts
 from tests.hosts.crash_points.recorder import Point
 
 LIMIT_S = 90.0
 STRAY = {"STANDIN_STRAY": "1", "STANDIN_STRAY_PORT": "1"}  # these ranks ignore TERM
-DECLARED = "put ServingSpec m"
+DECLARED, RESTART = "put ServingSpec m", f"unit-restart {UNIT}"
 Identity = tuple[int, int]
 
 
@@ -31,6 +33,14 @@ class Scenario:
     env: dict[str, str] = field(default_factory=dict)
     context: int = FIRST
     declared: bool = True  # the clean state has the spec Ready
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was there before the cause."""
+
+    starts: Starts
+    restarts: int  # that the store's ledger counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ SCENARIOS = (
     Scenario(
         "c", "orphans cleared, then started", _orphans, 1, ("signal-term", "signal-cont", "signal-kill"), STRAY
     ),
-    Scenario("d", "launch edited", _edit, 1, (f"put-unit {UNIT}", f"unit-restart {UNIT}"), context=EDITED),
+    Scenario("d", "launch edited", _edit, 1, (f"put-unit {UNIT}", RESTART), context=EDITED),
     Scenario(
         "a", "declared", _declare, 1,
         (f"put-unit {UNIT}", f"unit-enable {UNIT}", f"unit-start {UNIT}"), declared=False,
@@ -103,7 +113,7 @@ def record(lane: Lane, scenario: Scenario) -> list[Point]:
     """The points of a scenario, in order, as one undisturbed run passes them."""
     before = _begin(lane, scenario)
     scenario.cause(lane, None)
-    lane.daemon.wait(lambda: lane.converged(scenario.context, before, scenario.starts), scenario.title, LIMIT_S)
+    lane.daemon.wait(lambda: lane.converged(scenario.context, before.starts, scenario.starts), scenario.title, LIMIT_S)
     return [line["point"] for line in lane.daemon.points.lines()]
 
 
@@ -112,7 +122,7 @@ def play(lane: Lane, scenario: Scenario, point: Point) -> Row:
     before = _begin(lane, scenario)
     orphans = scenario.cause(lane, point)
     ids = [lane.daemon.points.id]
-    converged = lambda: lane.converged(scenario.context, before, scenario.starts)  # noqa: E731
+    converged = partial(lane.converged, scenario.context, before.starts, scenario.starts)
     died = lane.wait_dead(converged, LIMIT_S)
     began = time.monotonic()
     if died:
@@ -124,9 +134,9 @@ def play(lane: Lane, scenario: Scenario, point: Point) -> Row:
     return _judged(lane, scenario, point, ids, orphans, before, died, took)
 
 
-def _begin(lane: Lane, scenario: Scenario) -> frozenset[tuple[str, str]]:
+def _begin(lane: Lane, scenario: Scenario) -> Before:
     lane.fresh(scenario.env, declare=scenario.declared)
-    return lane.starts()
+    return Before(lane.starts(), lane.restarts())
 
 
 def _judged(
@@ -135,7 +145,7 @@ def _judged(
     point: Point,
     ids: list[str],
     orphans: frozenset[Identity],
-    before: frozenset[tuple[str, str]],
+    before: Before,
     died: bool,
     took: float,
 ) -> Row:
@@ -143,7 +153,7 @@ def _judged(
     _steady(lane)
     lines = lane.daemon.points.lines(*ids)
     commands = tuple(line["point"].name for line in lines if line["point"].stage == "sent")
-    starts = lane.starts() - before
+    starts = lane.starts() - before.starts
     assert len(starts) == scenario.starts, f"started {len(starts)} times: {sorted(starts)}"
     strange = set(commands) - set(scenario.may) - {"take-fence"}
     assert not strange, f"commands that nothing asked for: {strange}"
@@ -151,6 +161,9 @@ def _judged(
     _signals(lane, signals, orphans)
     _host(lane, orphans, temporary)
     _store(lane, scenario)
+    counted = lane.restarts() - before.restarts
+    assert counted >= commands.count(RESTART), f"{counted} restarts in the ledger, one too few is not safe"
+    assert counted == 0 or RESTART in scenario.may, f"{counted} restarts in the ledger"
     return Row(scenario.key, point, died, took, len(starts), commands, len(signals))
 
 
@@ -168,12 +181,12 @@ def _sent(lane: Lane) -> list[str]:
     return [line["point"].name for line in lane.daemon.points.lines() if line["point"].stage == "sent"]
 
 
-def _signals(lane: Lane, signals: list[dict[str, object]], orphans: frozenset[Identity]) -> None:
+def _signals(lane: Lane, signals: list[dict[str, Any]], orphans: frozenset[Identity]) -> None:
     """Each only to an orphan by boot, pid and start ticks; KILL only to one that got a TERM before."""
     boot, termed = lane.host.boot_id(), set[Identity]()
     for line in signals:
-        targets = {(pid, ticks) for pid, ticks in line["targets"]}  # type: ignore[attr-defined]
-        name = line["point"].name  # type: ignore[attr-defined]
+        targets = {(pid, ticks) for pid, ticks in line["targets"]}
+        name = line["point"].name
         assert line["boot"] == boot, "another boot"
         assert targets <= orphans, f"{name} to {targets - orphans}, orphans are {orphans}"
         assert name != "signal-kill" or targets <= termed, f"KILL without TERM: {targets - termed}"
