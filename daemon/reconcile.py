@@ -32,7 +32,7 @@ from daemon.planner.plan import Plan, decide
 from daemon.planner.strays import LOOK_GOOD_S, helped_by
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
-from daemon.remember import adopt, count, remember, restarts, returned
+from daemon.remember import adopt, corrected, count, remember, restarts, returned
 from daemon.store import Store
 from daemon.verbs import Asks
 
@@ -167,6 +167,7 @@ class Reconciler:
         self, declared: HostDeclaration, look: Observation | Unknown, road: Asks | None, memory: HostMemory
     ) -> World:
         withheld = await self._withheld(declared, look, road, memory)
+        counted = await corrected(self._store, declared.object.name, self._wall())
         placed = [place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared]
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
@@ -185,8 +186,8 @@ class Reconciler:
             strays=dict(memory.strays),
             probes=dict(memory.probes),
             probing=frozenset(memory.probing),
-            corrections=await restarts(self._store, declared.object.name, self._wall()),
-            returned=await returned(self._store, declared, self._wall()),
+            corrections=restarts(counted, self._wall()),
+            returned=returned(counted, declared),
             own=dict(memory.own),
             effective=dict(memory.effective),
             known_gpus=memory.known_gpus,

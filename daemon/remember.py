@@ -6,7 +6,8 @@ is no drift: corrections are kept under the generation that they were made for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -19,29 +20,27 @@ from daemon.planner.environment import first_seen
 from daemon.planner.plan import Plan
 from daemon.planner.world import Desired, World
 from daemon.store import Store
-from daemon.store.rows import StoredInstance
+from daemon.store.rows import Correction, StoredInstance
 
 CONTESTED_WITHIN = timedelta(hours=24)
 
 
-async def restarts(store: Store, host: str, now: datetime) -> dict[str, int]:
+async def corrected(store: Store, host: str, now: datetime) -> tuple[Correction, ...]:
+    """Everything counted on that host as far back as anything looks."""
+    return await store.corrections(since=now - CONTESTED_WITHIN, host=host)
+
+
+def restarts(counted: Sequence[Correction], now: datetime) -> dict[str, int]:
     """Restarts of the last hour that we ordered, by unit: what the budget counts."""
-    counts: dict[str, int] = {}
-    for one in await store.corrections(since=now - timedelta(hours=1), host=host):
-        if one.kind == "unit-restart":
-            counts[one.instance_key] = counts.get(one.instance_key, 0) + 1
-    return counts
+    since = now - timedelta(hours=1)
+    return Counter(one.instance_key for one in counted if one.kind == "unit-restart" and one.at >= since)
 
 
-async def returned(store: Store, declared: HostDeclaration, now: datetime) -> dict[tuple[str, str], int]:
+def returned(counted: Sequence[Correction], declared: HostDeclaration) -> dict[tuple[str, str], int]:
     """How often each drift was taken back within a day, since its spec was last changed, by unit and `Drift.key`."""
     marks = {unit_name(d.spec_name, d.role, d.view.unit): _mark(d.generation) for d in declared.declared}
-    counts: dict[tuple[str, str], int] = {}
-    for one in await store.corrections(since=now - CONTESTED_WITHIN, host=declared.object.name):
-        mark, _, key = one.kind.partition(" ")
-        if mark == marks.get(one.instance_key):
-            counts[one.instance_key, key] = counts.get((one.instance_key, key), 0) + 1
-    return counts
+    split = [(one.instance_key, one.kind.partition(" ")) for one in counted]
+    return Counter((unit, key) for unit, (mark, _, key) in split if mark == marks.get(unit))
 
 
 async def count(store: Store, world: World, done: Done, now: datetime) -> None:

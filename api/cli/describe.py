@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from api.cli.connect import SHORT
@@ -31,7 +31,7 @@ def describe_host(client: Client, name: str, number: int) -> None:
             ("SPEC", *_INSTANCE[:without], *_INSTANCE[without + 1 :]),
             [(*row[: without + 1], *row[without + 2 :]) for row in rows],
         )
-    _drift(its for _, its in instances)
+    _drift([{"unit": name, "drift": status.get("drift", [])}, *(its for _, its in instances)])
     if status.get("unclaimed"):
         heading("Unclaimed units (left alone; apply their manifest to take them back)")
         for unit in status["unclaimed"]:
@@ -210,7 +210,7 @@ def _instance(its: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _drift(instances: Iterable[dict[str, Any]]) -> None:
+def _drift(instances: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
             its.get("unit"),
@@ -225,6 +225,11 @@ def _drift(instances: Iterable[dict[str, Any]]) -> None:
     if rows:
         heading("Drift")
         table(("UNIT", "LAYER", "FIELD", "LAUNCH", "DIFFERENCE"), rows)
+    for its in instances:
+        if its.get("contested"):
+            hanging(f"{its.get('unit')} is left alone: {its['contested']}", indent=2)
+        if its.get("effective"):
+            hanging(f"{its.get('unit')} does not tell what is in effect: {its['effective']}", indent=2)
 
 
 def _units(name: str, spec: dict[str, Any]) -> Iterator[str]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.main_job
 troubles = st.lists(
     st.sampled_from(
         ["crash", "crash-leave", "edit-file", "stop", "disable", "respec", "foreign", "orphan-mark", "reboot", "reload",
-         "delete", "drop-file", "orphan-group", "second"]
+         "delete", "drop-file", "orphan-group", "second", "drop-in", "set-environment", "hand-restart"]
     ),
     max_size=5,
 )  # fmt: skip
@@ -60,6 +60,13 @@ def trouble(driver: Driver, what: str) -> None:
                 one.main, one.active, one.sub, one.invocation = 0, "inactive", "dead", ""
         case "drop-file" if unit is not None and unit.active in ("inactive", "failed"):
             box.units[UNIT] = BoxUnit()
+        case "drop-in" if unit is not None and unit.file is not None:
+            unit.dropins[f"/etc/systemd/system/{UNIT}.d/x.conf"] = "[Service]\nEnvironment=NCCL_DEBUG=INFO\n"
+            unit.load()
+        case "set-environment":
+            box.manager["NCCL_ALGO"] = "Ring"
+        case "hand-restart" if unit is not None and unit.active == "active":
+            box.restart_by_hand(UNIT)
         case "second" if "n" not in driver.retired:  # the store refuses the name while it terminates
             driver.specs["n"] = spec("n", gpus=(2,), port=30002)
         case "delete" if "n" in driver.specs:
@@ -115,7 +122,8 @@ def effects(actions: Iterable[Action]) -> set[object]:
 @given(
     troubles,
     st.sets(
-        st.sampled_from(["gpus", "apps", "processes", "listeners", "units", "other_units", "sessions"]), min_size=1
+        st.sampled_from(["gpus", "apps", "processes", "listeners", "units", "other_units", "sessions", "inherited"]),
+        min_size=1,
     ),
 )
 def test_no_destructive_action_follows_from_an_unknown(what: list[str], hidden: set[str]) -> None:
