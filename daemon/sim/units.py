@@ -18,7 +18,7 @@ from daemon.sim.unit import SimUnit
 Said = tuple[int, str]  # exit status of systemctl and what it printed
 OK: Said = (0, "")
 FIRST_JOB = 2000
-FOLDERS_OF_DROPINS = ("/etc/systemd/system.control", "/run/systemd/system.control", *UNIT_FOLDERS)
+CONTROL_FOLDERS = ("/etc/systemd/system.control", "/run/systemd/system.control")
 
 
 class Units:
@@ -30,6 +30,7 @@ class Units:
         self.known: dict[str, SimUnit] = {}
         self.service = Service(machine, launch, self._changed, self._live)
         self._pinned: set[str] = set()
+        self._searched: tuple[str, ...] = UNIT_FOLDERS
         self._jobs = FIRST_JOB
         machine.processes.ended.append(self._process_ended)
 
@@ -83,7 +84,7 @@ class Units:
 
     def _dropins(self, name: str) -> tuple[str, ...]:
         found: dict[str, str] = {}
-        for folder in reversed(FOLDERS_OF_DROPINS):
+        for folder in reversed(self._searched):
             found |= {p.rpartition("/")[2]: p for p in self.machine.disk.below(f"{folder}/{name}.d", ".conf")}
         return tuple(found[key] for key in sorted(found))
 
@@ -114,7 +115,9 @@ class Units:
 
     def reload(self) -> None:
         """daemon-reload: every definition is read again; what is inactive and unwanted is forgotten."""
-        links = self.machine.disk.links
+        disk, links = self.machine.disk, self.machine.disk.links
+        control = [folder for folder in CONTROL_FOLDERS if any(path.startswith(f"{folder}/") for path in disk.files)]
+        self._searched = (*control, *UNIT_FOLDERS)  # a folder that was not there at the last reload is not looked into
         self._pinned = {path.rpartition("/")[2] for path in links if ".wants/" in path}
         for name, unit in list(self.known.items()):
             if unit.active == "inactive" and unit.job is None and name not in self._pinned:
