@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,19 @@ from tests.simulation.many import run_many
 from tests.simulation.run import run_seed
 
 ROOM_S = 60.0
+AT_LEAST = 12
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.fleet
 
 
 def _while_there_is_room(first: int) -> Iterator[int]:
-    """Seeds from `first` on until the time is up."""
+    """Seeds from `first` on until the time is up; on a busy machine at least so many that they say something."""
     begun = time.monotonic()
-    seed = first
-    while time.monotonic() - begun < ROOM_S:
+    for seed in count(first):
+        if seed - first >= AT_LEAST and time.monotonic() - begun >= ROOM_S:
+            return
         yield seed
-        seed += 1
 
 
 def test_after_any_faults_everything_declared_is_ready_again_and_no_law_was_broken(
@@ -43,7 +45,7 @@ def test_after_any_faults_everything_declared_is_ready_again_and_no_law_was_brok
     with capsys.disabled():
         print("\n".join(tally.lines()))
     assert not tally.failed, "\n".join(f"make simulate SEED={one.seed}: {one.wrong}" for one in tally.failed)
-    assert tally.seeds >= 10, "too few seeds fitted in to say anything"
+    assert tally.faults.total() >= 3 * tally.seeds
 
 
 @pytest.mark.parametrize("seed", [1, 2])
