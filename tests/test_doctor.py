@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon import host
 from daemon.doctor import Check, examine, parse
 from daemon.domain.errors import TransportError
 from daemon.domain.host import HostSpec
@@ -35,7 +36,7 @@ GOOD = {
     "synced": "yes",
     "end": "yes",
 }
-VERSION = b"@%b begin version 1\n@%b end exit=0\n"
+VERSION = b"@%b begin version " + str(host.VERSION).encode() + b"\n@%b end exit=0\n"
 
 
 class Told:
