@@ -28,6 +28,7 @@ from daemon.lease import take_fence
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.metrics.samples import FleetSample, HostNow
+from daemon.observe import Wanted, observe
 from daemon.planner.strays import ServeQuestion
 from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
@@ -109,12 +110,15 @@ class Controller:
             self._queue.add(host_name)
 
     async def takeover(self, host_name: str, *, actor: str) -> dict[str, Any]:
-        """A person's word that this store's daemon may act on the host: swap its fence, and confirm its identity."""
+        """A person's word that this daemon may act on the host: swap its fence, confirm its identity. Looks anew."""
         host = await self._store.get("Host", host_name)
-        memory = self._memories.get(host_name)
-        if self._fence is None or memory is None or memory.look is None or isinstance(memory.look, Unknown):
-            raise TransportError(Reason.NOT_OBSERVED_YET, f"{host_name} has not been seen whole yet; try again")
-        look = memory.look
+        if self._fence is None:
+            raise TransportError(Reason.NOT_OBSERVED_YET, "the daemon has just started; try again")
+        road = await self._road_to(host_name, HostSpec.model_validate(host.spec))
+        limit_s = self._settings.look_timeout_s
+        look = await observe(road, host_name, Wanted(), at_s=self._clock(), timeout_s=limit_s)
+        if isinstance(look, Unknown):
+            raise TransportError(look.reason, f"{host_name} could not be looked at: {look.detail}")
         if isinstance(look.fence, Unknown):
             raise VerbFailed(1, f"the fence on {host_name} could not be read: {look.fence.detail}")
         uuids = () if isinstance(look.gpus, Unknown) else tuple(gpu.uuid for gpu in look.gpus)
@@ -122,7 +126,6 @@ class Controller:
         await self._store.note_identity(
             host.uid, identity.machine_id, identity.container, uuids, self._wall(), replace=True
         )
-        road = await self._road_to(host_name, HostSpec.model_validate(host.spec))
         refused = None if look.fence == self._fence else await take_fence(road, look.fence, self._fence)
         if refused is not None:
             raise VerbFailed(1, f"{host_name} refused the takeover: {refused}")
