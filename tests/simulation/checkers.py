@@ -18,7 +18,6 @@ LATE_S = 1.0  # a command decided at the last moment is still on its way
 BUDGET = 5
 HOUR_S = 3600.0
 BESIDE = frozenset({"probe"})  # tasks of their own, beside the passes
-PERSON = frozenset({"take-fence"})
 
 # Without these sections of a look nothing can be said about what a verb changes.
 _UNITS = frozenset({"units", "loaded", "paths", "texts"})
@@ -55,8 +54,7 @@ class NothingUnderForeignRule(Watcher):
         self._rule = "hold" if hold_of(host) else f"fence {fence}" if foreign else ""
 
     def after(self, call: Call) -> None:
-        person = call.verb == "take-fence" and call.host in self.schedule.taking_over
-        changes = call.verb in CHANGES or (call.verb == "take-fence" and not person)
+        changes = call.verb in CHANGES or (call.verb == "take-fence" and not call.by_person)
         if changes and call.exit_status == 0 and self._rule:
             self.breach(call, f"carried out under {self._rule}")
 
@@ -69,7 +67,7 @@ class OnePlanInFlight(Watcher):
         self._waiting: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
 
     def sent(self, call: Call) -> None:
-        if call.verb in BESIDE or self._by_person(call):
+        if call.verb in BESIDE or call.by_person:
             return
         waiting = self._waiting[call.host, call.run]
         for other in waiting.values():
@@ -78,9 +76,6 @@ class OnePlanInFlight(Watcher):
 
     def returned(self, call: Call) -> None:
         self._waiting[call.host, call.run].pop(call.number, None)
-
-    def _by_person(self, call: Call) -> bool:
-        return call.verb in PERSON and call.host in self.schedule.taking_over
 
 
 class NothingOutOfAnUnknown(Watcher):

@@ -19,6 +19,7 @@ from tests.simulation.truth import unit_truth
 from tests.simulation.watch import Looks, Schedule
 from tests.simulation.world import World, dice_for
 
+OVER_WITHIN_S = 1800.0  # a person who asks again and again is answered at last
 WINDOWS_S = (30.0, 90.0, 240.0)
 FOREIGN_STORE = "0badc0de-0000-4000-8000-000000000000"
 
@@ -229,10 +230,8 @@ async def fence(stage: Stage, dice: random.Random) -> None:
 
 async def give_back(stage: Stage, name: str) -> None:
     """`stoker takeover`, until it went through."""
-    stage.schedule.taking_over.add(name)
     while not await stage.world.take_over(name):
         await asyncio.sleep(2.0)
-    stage.schedule.taking_over.discard(name)
 
 
 # ---- between ----
@@ -323,7 +322,7 @@ async def trouble(stage: Stage, dice: random.Random) -> None:
     """All faults of the seed, side by side; then everything is wished to run, and the daemon is there."""
     count, within_s = dice.randint(3, 12), dice.choice(WINDOWS_S)
     drawn = sorted((dice.uniform(0.0, within_s), dice.randrange(len(FAULTS)), at) for at in range(count))
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(OVER_WITHIN_S), asyncio.TaskGroup() as group:
         for at_s, which, number in drawn:
             group.create_task(_one(stage, at_s, FAULTS[which], dice_for(stage.world.seed, f"fault {number}")))
     for name in sorted(stage.world.wishes.now):

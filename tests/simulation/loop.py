@@ -13,10 +13,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 BEGINS_AT_S = 1000.0
+A_WHILE_S = 0.1
+ROUNDS_AT_MOST = 100_000
 
 
 class Stuck(Exception):
     """Nothing is ready and no timer is set: in reality this would wait without end."""
+
+
+class Spins(Exception):
+    """Round after round, and time hardly passes: in reality a core would burn."""
 
 
 class _Jumps(selectors.SelectSelector):
@@ -25,11 +31,17 @@ class _Jumps(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = BEGINS_AT_S
+        self._since_s, self._rounds = BEGINS_AT_S, 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Stuck("nothing is ready and no timer is set")
         self.now_s += max(0.0, timeout)
+        self._rounds += 1
+        if self.now_s - self._since_s >= A_WHILE_S:
+            self._since_s, self._rounds = self.now_s, 0
+        elif self._rounds > ROUNDS_AT_MOST:
+            raise Spins(f"{self._rounds} rounds within {self.now_s - self._since_s:.6f} s, at {self.now_s:.3f} s")
         return []
 
 

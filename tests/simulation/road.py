@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,12 +21,16 @@ from daemon.sim.host import SimHost
 from daemon.ssh.argv import HELPER_PATH, Finished, helper_refusal
 
 CONNECT_S = 10.0
+BY_PERSON: ContextVar[bool] = ContextVar("by_person", default=False)  # set around what a person asks the daemon for
 FORGOTTEN = frozenset({"nonce"})
 
 
 @dataclass(slots=True)
 class Call:
-    """One command on its way. `run` numbers the daemon that sent it; `outcome` is "" while its sender waits."""
+    """One command on its way. `run` numbers the daemon that sent it; `outcome` is "" while its sender waits.
+
+    `by_person`: it is part of what a person asked for just now, not of a pass.
+    """
 
     number: int
     run: int
@@ -39,6 +44,7 @@ class Call:
     answer: bytes = b""
     returned_s: float | None = None
     outcome: str = ""
+    by_person: bool = False
 
     def value(self, key: str) -> str:
         """The first line of that name, "" when there is none."""
@@ -82,7 +88,7 @@ class Traffic:
         self.count += 1
         lines, body = _request(stdin) if argv[0] == HELPER_PATH else ((), b"")
         verb = argv[1] if argv[0] == HELPER_PATH else argv[3]
-        return Call(self.count, self.run, host, verb, lines, body, now_s)
+        return Call(self.count, self.run, host, verb, lines, body, now_s, by_person=BY_PERSON.get())
 
     def tell(self, moment: str, call: Call) -> None:
         for witness in self.witnesses:

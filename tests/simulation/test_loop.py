@@ -72,3 +72,12 @@ def test_an_error_in_a_callback_is_not_only_logged() -> None:
 
     with pytest.raises(ValueError, match="invalid literal"):
         loop.run(main())
+
+
+def test_a_loop_that_spins_is_told() -> None:
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(loop.Spins):
+        loop.run(main())

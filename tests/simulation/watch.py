@@ -36,12 +36,11 @@ class Breach:
 
 @dataclass(slots=True)
 class Schedule:
-    """What was declared when, by unit and host, as the seed's person did it; and whom a person lets take a host."""
+    """What was declared when, by unit and host, as the seed's person did it."""
 
     store_uid: str = ""
     wishes: dict[tuple[str, str], Wish] = field(default_factory=dict)
     turned_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    taking_over: set[str] = field(default_factory=set)
 
     def declare(self, wish: Wish, now_s: float) -> None:
         """From now on this is what is wanted; on another host than before, nothing is wanted there any more."""
@@ -109,7 +108,7 @@ class Looks(Watcher):
         self.written: dict[tuple[str, str], str] = {}
 
     def sent(self, call: Call) -> None:
-        if call.verb == "observe":
+        if call.verb == "observe" and not call.by_person:
             self.last[call.host] = Look(call)
 
     def after(self, call: Call) -> None:

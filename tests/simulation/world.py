@@ -22,7 +22,7 @@ from daemon.settings import Settings
 from daemon.sim.host import SimHost
 from daemon.store import Store
 from daemon.store.rows import StoredObject
-from tests.simulation.road import SimRoads, Traffic
+from tests.simulation.road import BY_PERSON, SimRoads, Traffic
 from tests.simulation.specs import Wish, Wishes
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -136,10 +136,13 @@ class World:
         """`stoker takeover HOST`; whether it went through."""
         if self.controller is None:
             return False
+        token = BY_PERSON.set(True)
         try:
             await self.controller.takeover(host, actor="person")
         except StokerError:
             return False
+        finally:
+            BY_PERSON.reset(token)
         return True
 
     async def objects(self) -> tuple[StoredObject, ...]:
