@@ -19,7 +19,7 @@ from daemon.planner.environment import first_seen, is_extra, own_doing
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
 from daemon.planner.holders import holders_of, ledger_of
 from daemon.planner.settle import settle_enabled, settle_file
-from daemon.planner.strays import blockers, clear_strays
+from daemon.planner.strays import blockers, clear_strays, left_of
 from daemon.planner.world import Desired, Retired, World
 
 __all__ = ["Blocked", "Plan", "ProbeWanted", "decide", "destructive"]
@@ -42,7 +42,7 @@ def decide(world: World) -> Plan:
         wake_in_s=clearing.wake_in_s,
     )
     for retired in world.retired:
-        plan = _retire(plan, retired, look)
+        plan = _retire(plan, retired, look, world.host.strays.limit)
     for desired in world.desired:
         plan = _converge(plan, desired, world, look)
     return plan
@@ -62,8 +62,11 @@ def _unclaimed(world: World, look: Observation) -> tuple[str, ...]:
     )
 
 
-def _retire(plan: Plan, retired: Retired, look: Observation) -> Plan:
-    """Stop, then remove a unit whose spec is gone; finished when neither unit nor file nor process is left."""
+def _retire(plan: Plan, retired: Retired, look: Observation, limit: str) -> Plan:
+    """Stop, then remove a unit whose spec is gone; finished when neither unit nor file nor process is left.
+
+    A process beyond its cgroup is waited for only where it may be cleared: no policy keeps a deletion for ever.
+    """
     unit = look.unit(retired.record.unit)
     if unit is None or isinstance(unit, Unknown) or unit.file is None:
         return plan
@@ -71,7 +74,9 @@ def _retire(plan: Plan, retired: Retired, look: Observation) -> Plan:
         return replace(plan, finished=(*plan.finished, retired))
     left = () if isinstance(plan.holders, Unknown) else plan.holders.all
     if unit.file.text is None and not unit.running:
-        still = isinstance(plan.holders, Unknown) or any(h.unit_group == unit.name for h in left)
+        still = isinstance(plan.holders, Unknown) or any(
+            h.unit_group == unit.name or (limit != "report" and left_of(h, retired)) for h in left
+        )
         return plan if still else replace(plan, finished=(*plan.finished, retired))
     if unit.active_state in ("inactive", "failed"):
         return add(plan, _remove(retired, unit))

@@ -17,7 +17,7 @@ from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
 from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, tree_ports, unseen_listeners
 from daemon.planner.ownership import is_engine
-from daemon.planner.world import Desired, StrayFact, World
+from daemon.planner.world import Desired, Retired, StrayFact, World
 
 SIGHTING_GAP_S = 0.5
 LOOK_GOOD_S = 30.0
@@ -117,7 +117,7 @@ def _signal(name: str, holders: list[Holder]) -> Signal:
 def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
     process, fact = holder.process, world.strays.get(holder.process.id)
     wanting = [d for d in world.desired if _wants(d, holder)]
-    retired = any(r.record.unit == holder.unit_group for r in world.retired)
+    retired = any(left_of(holder, r) for r in world.retired)
     if process.id.pid <= 1 or not process.argv or _protected(process, world):
         return Verdict(holder, Reason.PROTECTED, "on the protect list")
     if mps:
@@ -134,6 +134,14 @@ def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Ve
     if fact.kill_at_s is not None and world.now_s - fact.kill_at_s > SURVIVES_KILL_S:
         return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
     return Verdict(holder, Reason.OK, "being cleared")
+
+
+def left_of(holder: Holder, retired: Retired) -> bool:
+    """Whether it was started for a role that is gone: it sits in its unit's cgroup, or carries the mark of its spec."""
+    if holder.unit_group == retired.record.unit:
+        return True
+    marks = dict(holder.process.marks or ())
+    return holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
 
 
 def is_mps_server(process: Process) -> bool:

@@ -271,3 +271,17 @@ def test_in_a_container_an_orphan_of_a_unit_that_is_bound_to_free_cards_only_is_
     driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
     driver.box.spawn(WORKER, "/stray", gpus={UUIDS[3]: 9000}, marks=MARKS)
     assert not signals(in_container(seen_twice(driver), 1_000_000))
+
+
+@pytest.mark.parametrize("limit", ["orphans", "report"])
+def test_what_left_the_cgroup_of_a_deleted_spec_is_cleared_before_the_deletion_ends(limit: str) -> None:
+    driver = Driver(Box(), {"m": spec()})
+    driver.settle()
+    worker = driver.box.spawn(WORKER, "/moved", gpus={UUIDS[0]: 20_000}, marks=MARKS)
+    stranger = driver.box.spawn(WORKER, "/theirs", gpus={UUIDS[0]: 20_000})
+    driver.host = HOST.model_copy(update={"strays": HOST.strays.model_copy(update={"limit": limit})})
+    driver.delete("m")
+    driver.settle()
+    assert (worker.pid in driver.box.procs) is (limit == "report")
+    assert stranger.pid in driver.box.procs
+    assert not driver.retired
