@@ -7,6 +7,7 @@ Exit status 1 when any seed failed; each is named with what was wrong, and SEED=
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import subprocess
@@ -79,13 +80,15 @@ def tried(seed: int) -> Result:
         return run_seed(seed)
     except Exception:
         return Result(seed, [traceback.format_exc()])
+    finally:
+        gc.collect()
 
 
 def run_many(seeds: Iterable[int], cores: int, told: Callable[[Result], None] | None = None) -> Tally:
     """All of them, spread over processes; the next seed is taken when one of them is free. `told` hears of each."""
     tally, begun = Tally(cores), time.monotonic()
     left, running = iter(seeds), set[Future[Result]]()
-    with ProcessPoolExecutor(cores) as pool:
+    with ProcessPoolExecutor(cores, initializer=gc.disable) as pool:  # once a seed is enough, and a sixth faster
         running |= {pool.submit(tried, seed) for seed in islice(left, cores)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
