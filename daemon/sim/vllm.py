@@ -32,6 +32,7 @@ class Vllm(Engine):
             return
         self.port = flags.number("port", default=8000)
         self.size = flags.number("tensor-parallel-size", "tp", default=1)
+        self.core = self.main  # until it is forked, a crash is the launcher's own
         self.later(0.05, self._fork)
 
     def _refuse(self, said: str) -> None:
