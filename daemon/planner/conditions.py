@@ -12,7 +12,7 @@ from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.desired import binding_problem
-from daemon.planner.drift import launch_drift, unseen
+from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
 from daemon.planner.holders import Holders, in_container
 from daemon.planner.plan import Plan
@@ -73,6 +73,8 @@ def retired_state(retired: Retired, before: InstanceState, world: World) -> Inst
         reason, text = Reason.HOST_UNREACHABLE, f"{world.name} cannot be reached ({look.reason}); it ends when it can"
     elif world.withheld is not None:
         reason, text = world.withheld, f"nothing may be changed on {world.name}"
+    elif isinstance(unit := look.unit(retired.record.unit), Unit) and behind_mask(unit, retired.record.path):
+        reason, text = Reason.UNIT_MASKED, f"{unit.name} is masked by a person; it is removed once it is unmasked"
     else:
         reason, text = Reason.TERMINATING, f"{retired.record.unit} is being stopped and removed"
     return replace(before, ready="False", reason=reason, message=text, loaded="False", available="Unknown", drift=())

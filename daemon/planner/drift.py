@@ -53,6 +53,11 @@ def masked(unit: Unit) -> bool:
     return unit.load_state == "masked" or (unit.file is not None and unit.file.link)
 
 
+def behind_mask(unit: Unit, path: str) -> bool:
+    """Whether our unit file may come back from behind a person's mask, enabled; a drop-in lies beside it."""
+    return masked(unit) and not unit.running and path.endswith(f"/{unit.name}")
+
+
 def unseen(desired: Desired, unit: Unit) -> tuple[Layer, ...]:
     """Layers of which nothing can be said now."""
     found: list[Layer] = [] if unit.file is not None and unit.dropins is not None else ["file"]

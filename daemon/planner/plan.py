@@ -14,7 +14,7 @@ from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
 from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, verb, wake
 from daemon.planner.desired import binding_problem
-from daemon.planner.drift import drift_of, launch_drift, launch_mark, masked
+from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mark, masked
 from daemon.planner.environment import first_seen, is_extra, own_doing
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
 from daemon.planner.holders import holders_of, ledger_of
@@ -74,6 +74,8 @@ def _retire(plan: Plan, retired: Retired, look: Observation, limit: str) -> Plan
         return replace(plan, finished=(*plan.finished, retired))
     left = () if isinstance(plan.holders, Unknown) else plan.holders.all
     if unit.file.text is None and not unit.running:
+        if behind_mask(unit, retired.record.path):
+            return plan
         still = isinstance(plan.holders, Unknown) or any(
             h.unit_group == unit.name or (limit != "report" and left_of(h, retired)) for h in left
         )

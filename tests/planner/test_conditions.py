@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import Observation, Unknown
+from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.conditions import InstanceState, host_conditions, retired_state, spec_conditions, unplaced_state
 from daemon.planner.plan import decide
@@ -129,6 +129,25 @@ def test_a_deletion_whose_host_is_gone_says_so_and_one_that_goes_on_is_terminati
     assert of([going], deleting=True)["Ready"].reason is Reason.TERMINATING
     paused = retired_state(retired, GOOD, replace(world, withheld=Reason.PAUSED))
     assert of([paused], deleting=True)["Ready"].reason is Reason.PAUSED
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_deletion_waits_for_a_masked_unit_to_be_unmasked_and_says_so(adopted: bool) -> None:
+    world = settled()
+    folder = "/etc/systemd/system"
+    path = f"{folder}/{UNIT}.d/50-stoker.conf" if adopted else f"{folder}/{UNIT}"
+    retired = Retired("m", "uid-m", Record(UNIT, path))
+    look = world.observation
+    assert isinstance(look, Observation)
+    unit = look.unit(UNIT)
+    assert isinstance(unit, Unit)
+    file = UnitFile(path, text=None, sha256=None, link=not adopted)
+    hidden = replace(unit, load_state="masked", active_state="inactive", file=file, main_pid=0, main=None)
+    look = replace(look, units=(hidden,), processes=())
+    plan = decide(replace(world, observation=look, desired=(), retired=(retired,)))
+    assert bool(plan.finished) is adopted
+    said = retired_state(retired, GOOD, replace(world, observation=look))
+    assert said.reason is (Reason.TERMINATING if adopted else Reason.UNIT_MASKED)
 
 
 def test_an_instance_that_cannot_be_placed_is_no_only_when_the_host_was_seen() -> None:
