@@ -20,7 +20,8 @@ Step = tuple[float, Callable[[], None]]
 
 @dataclass(slots=True)
 class Switches:
-    """The faults of one unit's engine, kept over its restarts. `crash_first` and the like are asked at each event."""
+    """The faults of one unit's engine, kept over its restarts. `crash_first` is a build's, which a process loads at its
+    start and keeps; the others are asked at each event."""
 
     crash_first: bool = False
     crash_above: int = 0
@@ -81,6 +82,7 @@ class Engine:
         self.timers: list[Timer] = []
         self.size, self.port, self.model = 1, 0, ""
         self.generations = 0
+        self.crash_first = switches.crash_first
         self.over = False
         self.api = Api(self.kind, flags, switches)
 
@@ -210,7 +212,7 @@ class Engine:
         first, self.generations = self.generations == 0, self.generations + 1
         if self.switches.hang or any(rank.state in ("T", "D") for rank in self.ranks):
             return Reply(failed=28)
-        if (first and self.switches.crash_first) or 0 < self.switches.crash_above < tokens:
+        if (first and self.crash_first) or 0 < self.switches.crash_above < tokens:
             return self.crash_on_request()
         return tokens if self.switches.tokens is None else self.switches.tokens
 

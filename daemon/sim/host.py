@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from daemon.sim.disk import GATE, HELPER
 from daemon.sim.frame import Answer
 from daemon.sim.launch import Launcher
-from daemon.sim.machine import Machine
+from daemon.sim.machine import WALL_AT_BIRTH_S, Machine
 from daemon.sim.moves import Moves
 from daemon.sim.processes import Reply, Request, SimProcess
 from daemon.sim.shell import Deed, Shell
@@ -29,7 +29,8 @@ _BASE = (
 class SimHost(Moves):
     """A host with `gpus` cards. What can befall it is in `Moves`.
 
-    `neighbours` are the hosts that a router here reaches, by address. `load_s` is how long an engine loads.
+    `neighbours` are the hosts that a router here reaches, by address. `load_s` is how long an engine loads,
+    `wall_s` its wall clock when it is made, in seconds since 1970.
     `cut` and `answer_delay_s` are kept for whoever carries the bytes: nothing in here looks at them.
     """
 
@@ -43,8 +44,9 @@ class SimHost(Moves):
         now: Callable[[], float],
         load_s: float = 6.0,
         persistenced: bool = True,
+        wall_s: float = WALL_AT_BIRTH_S,
     ) -> None:
-        machine = Machine(name, gpus, product, seed, now)
+        machine = Machine(name, gpus, product, seed, now, wall_s)
         machine.load_s = load_s
         self.name, self.machine, self.persistenced = name, machine, persistenced
         self.neighbours: dict[str, SimHost] = {}

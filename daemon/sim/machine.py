@@ -32,17 +32,18 @@ class Line:
 class Machine:
     """Time inside is the instant of what happens: while `advance` catches up, that of each event.
 
-    `uptime_s` at birth comes from the dice. The boot clock never steps; the wall clock may.
+    The uptime at birth comes from the dice, the wall clock at birth is `wall_s`. The boot clock never steps; the wall
+    clock may.
     """
 
-    def __init__(self, name: str, gpus: int, product: str, seed: int, now: Callable[[], float]) -> None:
+    def __init__(self, name: str, gpus: int, product: str, seed: int, now: Callable[[], float], wall_s: float) -> None:
         self.name, self.now = name, now
         self.rng = random.Random(f"{name}/{seed}")  # noqa: S311 - a seeded fault is no secret
         self.agenda = Agenda()
         self.at: float | None = None
         self.born = now()
         self.booted = self.born - self.rng.uniform(4_000, 400_000)
-        self.wall_offset_s = WALL_AT_BIRTH_S - self.born
+        self.wall_offset_s = wall_s - self.born
         self.boot_id = self.uuid()
         self.machine_id = self.hexadecimal()
         self.disk = Disk()

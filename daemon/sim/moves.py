@@ -81,6 +81,7 @@ class Moves:
             self.machine.processes.wake(process)
 
     def first_request_crash(self, unit: str, on: bool = True) -> None:
+        """A build that dies on its first request is put in place, or taken away: for what starts from now on."""
         self.advance()
         self.switches(unit).crash_first = on
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from daemon import host as files
-from daemon.doctor import examine
+from daemon.doctor import Check, examine
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import GpuApp, Unknown
 from daemon.domain.status import Reason
@@ -315,6 +315,17 @@ async def test_the_helper_is_installed_by_the_daemons_own_commands_and_doctor_is
     assert (await ensure_helper(road, SPEC, True)).how == "current"
     checks = await examine(road, SPEC)
     assert [check.name for check in checks if check.ok is False] == []
+
+
+async def test_its_wall_clock_starts_where_it_is_told_and_doctor_finds_it_right(clock: Clock) -> None:
+    host = SimHost("a", now=clock, wall_s=1_800_000_000.0)
+    clock.now_s += 30
+    told = {away_s: await examine(SimRoad(host), SPEC, now_s=1_800_000_030.0 + away_s) for away_s in (0, 60)}
+    assert {away_s: _clock_ok(checks) for away_s, checks in told.items()} == {0: True, 60: False}
+
+
+def _clock_ok(checks: list[Check]) -> bool | None:
+    return next(check.ok for check in checks if check.name == "clock")
 
 
 # ---- determinism, and looks that are always whole ----

@@ -79,6 +79,18 @@ async def test_a_crash_at_the_first_request_is_never_ready(stage: Driven) -> Non
     await stage.until_ready(200)
 
 
+async def test_a_process_keeps_the_build_that_it_loaded_when_another_is_put_in_place(stage: Driven) -> None:
+    stage.host.first_request_crash(UNIT)
+    while (engine := stage.host.engine(UNIT)) is None:
+        await stage.turn()
+    stage.host.first_request_crash(UNIT, on=False)
+    await stage.until_ready(200)
+    now = stage.host.engine(UNIT)
+    assert now is not None
+    assert now.main.pid != engine.main.pid
+    assert stage.host.unit(UNIT).restarts == 1
+
+
 async def test_a_wrong_flag_ends_the_unit_with_its_reason(tmp_path: Path) -> None:
     async with driven(tmp_path) as stage:
         await stage.put(args={"bad-flag": "1"})
