@@ -25,6 +25,9 @@ def demo(
 ) -> None:
     """Watch Stoker heal a simulated fleet on this machine. Ctrl-C ends it and leaves nothing.
 
+    The fleet's manifests, its doors filled in, are fleet.yaml in the folder of the token file that it names; apply that
+    one, changed, not manifests/demo, which are templates.
+
     Exit status 0 however it was ended; 1 when a fault was not healed in its time, or the daemon failed.
     """
     from api.cli.demo_manifests import folder_of  # noqa: PLC0415 - an SSH server is needed by this command only

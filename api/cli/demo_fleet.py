@@ -49,6 +49,12 @@ class Fleet:
         drift = [field for instance in self.instances(spec) for field in instance.get("drift", [])]
         return str(condition(self.specs.get(spec), "Ready")["status"]) == "True" and not drift
 
+    def serves_suspended(self, spec: str) -> bool:
+        """Whether the spec is suspended, which leaves its Ready open, and what runs of it has generated."""
+        one = self.specs.get(spec)
+        suspended = one is not None and bool(one["spec"].get("suspend"))
+        return suspended and str(condition(one, "Available")["status"]) == "True"
+
     def clean(self, host: str) -> bool:
         """Whether nobody holds what a spec needs there."""
         return str(condition(self.hosts.get(host), "Clean")["status"]) == "True"
@@ -69,14 +75,21 @@ class Fleet:
             said = {instance["role"]: instance for instance in self.instances(name)}
             for role, where, gpus, _ in placements(spec["spec"]):
                 if where == host and gpus != "none":
-                    letter = _letter(said.get(role, {}), self.serves(name))
+                    letter = _letter(said.get(role, {}), self.serves(name) or self.serves_suspended(name))
                     yield from ((int(index), letter) for index in gpus.split(","))
 
     def _strays(self, host: str) -> Iterator[tuple[int, str]]:
         for stray in self.hosts[host]["status"].get("strays", []):
             held = _HELD.search(stray.get("what", ""))
-            letter = ORPHAN if stray.get("owner") == "orphan" else FOREIGN
+            letter = holder(str(stray.get("owner")))
             yield from ((int(index), letter) for index in _GPU.findall(held[1] if held else ""))
+
+
+def holder(owner: str) -> str:
+    """The letter of a card that a stray of this owner holds; who is not known yet is not called foreign."""
+    if owner.startswith("orphan"):
+        return ORPHAN
+    return FOREIGN if owner == "foreign" else UNSEEN
 
 
 def _letter(instance: dict[str, Any], serves: bool) -> str:

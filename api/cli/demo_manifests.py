@@ -6,9 +6,11 @@ Called by the demo. The files are `manifests/demo`, beside the code in a clone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from api.cli.files import Found, read_all
 from daemon.domain.errors import StokerError
@@ -22,6 +24,13 @@ def folder_of(given: Path | None) -> Path:
     if not folder.is_dir():
         raise StokerError(f"{folder} is not there: run the demo from a clone (make demo), or name it with --manifests")
     return folder
+
+
+def write(folder: Path, made: Iterable[tuple[str, str, dict[str, Any]]]) -> Path:
+    """The filled-in manifests as one file that can be applied; its path. Blocks."""
+    path = folder / "fleet.yaml"
+    path.write_text(yaml.safe_dump_all([document for _, _, document in made], sort_keys=False))
+    return path
 
 
 def documents(folder: Path, doors: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:

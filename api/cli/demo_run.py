@@ -21,7 +21,7 @@ from api.cli.connect import actor
 from api.cli.demo_daemon import Running, last_lines, running_daemon
 from api.cli.demo_director import Director
 from api.cli.demo_fleet import Fleet
-from api.cli.demo_manifests import documents
+from api.cli.demo_manifests import documents, write
 from api.cli.demo_screen import Scene
 from api.cli.demo_view import View, view
 from api.client import Client, Unreachable
@@ -53,7 +53,7 @@ async def run(options: Options) -> int:
         shown.say(f"starting {options.hosts} simulated hosts and a daemon")
         async with _stage(options) as stage:
             ask = _ask(stage.daemon)
-            shown.open(stage.daemon.url, ask)
+            shown.open(stage.daemon.url, ask, stage.files)
             end_at = None if options.for_s is None else began + options.for_s
             while not stop.is_set() and (end_at is None or monotonic() < end_at):
                 await _turn(stage, shown, monotonic() - began, ask)
@@ -79,6 +79,7 @@ class _Stage:
     daemon: Running
     client: Client
     director: Director
+    files: str
 
 
 @contextlib.asynccontextmanager
@@ -88,16 +89,18 @@ async def _stage(options: Options) -> AsyncIterator[_Stage]:
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="stoker-demo-"))
     try:
         async with contextlib.AsyncExitStack() as stack:
-            sim = await stack.enter_async_context(SimFleet.opened(names, folder))
+            sim = await stack.enter_async_context(SimFleet.opened(names, folder, wall_clock().timestamp()))
             daemon = await stack.enter_async_context(
                 running_daemon(folder, options.port, sim.identity, sim.known_hosts)
             )
             client = stack.enter_context(Client(daemon.url, read_token(daemon.token_file), actor=actor()))
-            for kind, name, document in documents(options.manifests, sim.doors()):
+            made = list(documents(options.manifests, sim.doors()))
+            files = await asyncio.to_thread(write, folder, made)
+            for kind, name, document in made:
                 await asyncio.to_thread(client.put, kind, name, document)
             director = Director(schedule(options.faults, sim.hosts), wall_clock)
             title = f"{len(names)} simulated hosts, {8 * len(names)} cards  {daemon.url}"
-            yield _Stage(title, daemon, client, director)
+            yield _Stage(title, daemon, client, director, f"manifests as they were applied: {files}")
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -113,13 +116,23 @@ async def _turn(stage: _Stage, shown: View, elapsed_s: float, ask: tuple[str, ..
     steps = stage.director.tick(fleet)
     if served_before is None and stage.director.served_at is not None:
         shown.say(f"all {len(fleet.specs)} specs generate, {elapsed_s:.1f} s after the start")
-    scene = Scene(stage.title, elapsed_s, fleet, stage.director.chapters, stage.director.note(fleet), ask)
+    scene = Scene(stage.title, elapsed_s, fleet, stage.director.chapters, stage.director.note(fleet), ask, stage.files)
     shown.show(scene, steps)
 
 
+def _me() -> str:
+    """This command, as short as it can be typed here."""
+    given = Path(sys.argv[0]).absolute()
+    found = shutil.which(given.name)
+    if found is not None and Path(found).absolute() == given:
+        return given.name
+    return str(given.relative_to(Path.cwd())) if given.is_relative_to(Path.cwd()) else str(given)
+
+
 def _ask(daemon: Running) -> tuple[str, ...]:
-    """How a person asks this daemon from another terminal."""
+    """How a person asks this daemon from another terminal: lines to be pasted, each within 80 columns."""
     return (
-        f"export STOKER_URL={daemon.url} STOKER_TOKEN_FILE={daemon.token_file}",
-        f"{sys.argv[0]} get   (describe host gpu-1, events -e)   Ctrl-C here ends it",
+        f"export STOKER_URL={daemon.url}",
+        f"export STOKER_TOKEN_FILE={daemon.token_file}",
+        f"{_me()} get   (describe host gpu-1, events -e)   Ctrl-C here ends it",
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from api.cli.demo_fleet import DOWN, FOREIGN, FREE, LOADING, ORPHAN, SERVING, Fleet, condition
+from api.cli.demo_fleet import DOWN, FOREIGN, FREE, LOADING, ORPHAN, SERVING, UNSEEN, Fleet, condition
 from api.cli.demo_story import Chapter, Step
 from api.cli.describe import placements
 from api.cli.show import host_status
@@ -22,9 +22,10 @@ _LETTERS = {
     SERVING: ("serving", "black on green"),
     LOADING: ("loading", "black on yellow"),
     DOWN: ("down", "white on red"),
-    ORPHAN: ("leftover holds it", "black on magenta"),
+    ORPHAN: ("leftover", "black on magenta"),
     FOREIGN: ("foreign work", "white on blue"),
     FREE: ("free", "dim"),
+    UNSEEN: ("not known", "dim"),
 }
 _TRUTH = {"True": "green", "False": "red", "Unknown": "yellow"}
 _KINDS = {
@@ -36,12 +37,16 @@ _KINDS = {
 }
 _UNIT = re.compile(r"stoker-[a-z0-9-]+\.([a-z0-9.]+)\.service(?: on [a-z0-9-]+)?")
 _FEWEST_STEPS = 3
+_ROOMY = 30  # lines
 _MOST_TEXT = 300  # the rest is in `stoker events`
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that one picture shows. `note` is what the demo itself waits for; `ask` how a person asks the daemon."""
+    """All that one picture shows. `note` is what the demo itself waits for; `ask` how a person asks the daemon.
+
+    `files` is said where the window has room for it.
+    """
 
     title: str
     elapsed_s: float
@@ -49,12 +54,15 @@ class Scene:
     chapters: Sequence[Chapter]
     note: str
     ask: Sequence[str]
+    files: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture, as many of the open fault's steps as the window has room for."""
         width, height = options.max_width, console.size.height
         above = [_title(self, width), *_fleet(self.fleet, width), Text()]
         below = [Text(), Text(safe(self.note), style="bold"), *(Text(safe(line), style="dim") for line in self.ask)]
+        if self.files and height >= _ROOMY:
+            below.append(Text(safe(self.files), style="dim"))
         taken = _lines(console, options, Group(*above, *below)) + len(self.chapters) + 1
         yield Group(*above, *_faults(self.chapters, max(height - taken - 1, _FEWEST_STEPS), width), *below)
 
@@ -89,8 +97,14 @@ def _specs_on(fleet: Fleet, host: str) -> list[tuple[str, str, str]]:
         if host in {where for _, where, _, _ in placements(item["spec"])}:
             ready = condition(item, "Ready")
             drift = sum(len(instance.get("drift", [])) for instance in fleet.instances(name))
-            found.append((name, ready["status"], ready["reason"] + (f", {drift} fields differ" if drift else "")))
+            found.append((name, ready["status"], ready["reason"] + (_differ(drift))))
     return found
+
+
+def _differ(fields: int) -> str:
+    if not fields:
+        return ""
+    return ", 1 field differs" if fields == 1 else f", {fields} fields differ"
 
 
 def _cards(letters: str) -> Text:
@@ -105,7 +119,7 @@ def _legend() -> Text:
     shown = Text()
     for letter, (meaning, style) in _LETTERS.items():
         shown.append(letter, style=style)
-        shown.append(f" {meaning}   ", style="dim")
+        shown.append(f" {meaning}  ", style="dim")
     return shown
 
 
@@ -117,7 +131,9 @@ def _faults(chapters: Sequence[Chapter], room: int, width: int) -> Iterable[Rend
         (Text(f"{one.number} {one.fault.name}"), Text(f"{one.fault.host} {one.fault.spec}"), *outcome(one))
         for one in chapters
     ]
-    yield from _aligned(("FAULT", "WHERE", "FOUND", "HEALED", "STOKER DID"), rows, width)
+    starred = any(one.fault.end is not None for one in chapters)
+    did = "STOKER DID" + ("  * after its end" if starred else "")
+    yield from _aligned(("FAULT", "WHERE", "FOUND", "HEALED", did), rows, width)
     for step in fitted(chapters[-1].steps, room):
         yield step_text(step, width)
 

@@ -42,8 +42,8 @@ class Chapter:
 
     @property
     def found(self) -> Step | None:
-        """The first thing that the daemon said of it."""
-        return next((step for step in self.steps if step.kind in ("told", "did")), None)
+        """The first thing by which the daemon told this fault."""
+        return next((step for step in self.steps if step.reason in self.fault.tells), None)
 
     @property
     def healed_s(self) -> float | None:

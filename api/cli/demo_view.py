@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from rich.console import Console
@@ -25,7 +26,7 @@ class View(Protocol):
     def say(self, text: str) -> None:
         """Something about the demo itself."""
 
-    def open(self, url: str, ask: Sequence[str]) -> None:
+    def open(self, url: str, ask: Sequence[str], files: str) -> None:
         """The daemon answers."""
 
     def show(self, scene: Scene, steps: Sequence[Step]) -> None:
@@ -56,10 +57,11 @@ class Lines:
         line(f"demo: {text}")
         sys.stdout.flush()
 
-    def open(self, url: str, ask: Sequence[str]) -> None:
+    def open(self, url: str, ask: Sequence[str], files: str) -> None:
         self.say(f"the daemon answers at {url}; ask it from another terminal:")
         for text in ask:
             line(f"  {text}")
+        self.say(files)
 
     def show(self, scene: Scene, steps: Sequence[Step]) -> None:
         if steps and scene.chapters[-1].number != self._fault:
@@ -79,17 +81,19 @@ class Screen:
 
     def __init__(self, live: Live) -> None:
         self._live = live
+        self._last = Scene("", 0, None, (), "", ())
 
     def say(self, text: str) -> None:
         if not self._live.is_started:
             return
-        scene = Scene("", 0, None, (), text, ())
-        self._live.update(scene, refresh=True)
+        self._last = replace(self._last, note=text)
+        self._live.update(self._last, refresh=True)
 
-    def open(self, url: str, ask: Sequence[str]) -> None:
+    def open(self, url: str, ask: Sequence[str], files: str) -> None:
         self.say(f"the daemon answers at {url}")
 
     def show(self, scene: Scene, steps: Sequence[Step]) -> None:
+        self._last = scene
         self._live.update(scene, refresh=True)
 
     def close(self, director: Director) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from daemon.domain.status import Reason
 from daemon.sim.host import SimHost
 
 TRAINER_MIB, TRAINED_CARD = 96_000, 4
@@ -21,6 +22,7 @@ BROKEN_BUILD_S = 40.0
 class Fault:
     """Something that goes wrong on `host`, for the instance of `spec` there. `begin` and `end` tell what they did.
 
+    `tells` are the daemon's reasons that tell this fault and no mere consequence of it, such as a unit that stops.
     A fault with an `end` goes on until then, `hold_s` after its beginning: only then can it be healed.
     """
 
@@ -28,6 +30,7 @@ class Fault:
     title: str
     host: str
     spec: str
+    tells: tuple[Reason, ...]
     begin: Callable[[], str]
     end: Callable[[], str] | None = None
     hold_s: float = 0.0
@@ -41,6 +44,7 @@ class Kind:
     title: str
     host: str
     spec: str
+    tells: tuple[Reason, ...]
     begin: Callable[[SimHost, str], str]
     end: Callable[[SimHost, str], str] | None = None
     hold_s: float = 0.0
@@ -72,8 +76,11 @@ def _break_build(host: SimHost, unit: str) -> str:
 
 
 def _mend_build(host: SimHost, unit: str) -> str:
+    """What runs has loaded the broken build and keeps it: it dies of its first request yet."""
     host.first_request_crash(unit, False)
-    return "somebody puts the working build back"
+    engine = host.engine(unit)
+    still = "the next start takes it" if engine is None else f"pid {engine.main.pid} has loaded the broken one"
+    return f"somebody puts the working build back; {still}"
 
 
 def _train(host: SimHost, unit: str) -> str:
@@ -90,13 +97,35 @@ def _end_training(host: SimHost, unit: str) -> str:
 
 
 KINDS: Mapping[str, Kind] = {
-    "crash": Kind("an engine dies of a CUDA error", "gpu-1", "deepseek", _crash),
-    "zombie": Kind("a launcher dies, its ranks live on and hold the cards", "gpu-3", "coder", _zombie),
-    "edit": Kind("a unit file is edited by hand, and the unit restarted", "gpu-3", "kimi", _edit),
-    "first-request": Kind(
-        "a broken build: healthy until its first request", "gpu-4", "llama", _break_build, _mend_build, BROKEN_BUILD_S
+    "crash": Kind("an engine dies of a CUDA error", "gpu-1", "deepseek", (Reason.ENGINE_CRASHED,), _crash),
+    "zombie": Kind(
+        "a launcher dies, its ranks live on and hold the cards", "gpu-3", "coder", (Reason.ORPHAN_WORKERS,), _zombie
     ),
-    "trainer": Kind("somebody stops a server and trains on its card", "gpu-4", "glm", _train, _end_training, TRAINER_S),
+    "edit": Kind(
+        "a unit file is edited by hand, and the unit restarted",
+        "gpu-3",
+        "kimi",
+        (Reason.UNIT_DRIFT, Reason.LAUNCH_CHANGED),
+        _edit,
+    ),
+    "first-request": Kind(
+        "a broken build: healthy until its first request",
+        "gpu-4",
+        "llama",
+        (Reason.ENGINE_CRASHED, Reason.FIRST_REQUEST_CRASH),
+        _break_build,
+        _mend_build,
+        BROKEN_BUILD_S,
+    ),
+    "trainer": Kind(
+        "somebody stops a server and trains on its card",
+        "gpu-4",
+        "glm",
+        (Reason.FOREIGN_HOLDER,),
+        _train,
+        _end_training,
+        TRAINER_S,
+    ),
 }
 
 
@@ -108,7 +137,8 @@ def schedule(names: Iterable[str], hosts: Mapping[str, SimHost]) -> tuple[Fault,
 def _fault(name: str, kind: Kind, hosts: Mapping[str, SimHost]) -> Fault:
     host, unit = hosts[kind.host], f"stoker-{kind.spec}.server.service"
     end = None if kind.end is None else partial(kind.end, host, unit)
-    return Fault(name, kind.title, kind.host, kind.spec, partial(kind.begin, host, unit), end, kind.hold_s)
+    begin = partial(kind.begin, host, unit)
+    return Fault(name, kind.title, kind.host, kind.spec, kind.tells, begin, end, kind.hold_s)
 
 
 def _main(host: SimHost, unit: str) -> int:

@@ -31,10 +31,15 @@ class SimFleet:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, names: Iterable[str], folder: Path, gpus: int = 8, seed: int = 0) -> AsyncIterator[SimFleet]:
-        """All of them listening until the end of the block; key and known hosts are put into `folder`."""
+    async def opened(
+        cls, names: Iterable[str], folder: Path, wall_s: float, gpus: int = 8, seed: int = 0
+    ) -> AsyncIterator[SimFleet]:
+        """All of them listening until the end of the block; key and known hosts are put into `folder`.
+
+        `wall_s` is what their wall clocks say now.
+        """
         key = asyncssh.generate_private_key("ssh-ed25519", "the practice fleet's")
-        hosts = {name: SimHost(name, gpus=gpus, seed=seed, now=time.monotonic) for name in names}
+        hosts = {name: SimHost(name, gpus=gpus, seed=seed, now=time.monotonic, wall_s=wall_s) for name in names}
         async with contextlib.AsyncExitStack() as stack:
             servers = {
                 name: await stack.enter_async_context(server_of(host, key).opened()) for name, host in hosts.items()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api.cli.demo_fleet import Fleet
+from daemon.domain.status import Reason
 from daemon.sim.faults import Fault
 
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -73,4 +74,5 @@ def fleet(
 
 
 def fault(**more: Any) -> Fault:
-    return Fault("crash", "an engine dies", "gpu-1", "deepseek", lambda: "pid 7 is killed", **more)
+    told = (Reason.ENGINE_CRASHED, Reason.ORPHAN_WORKERS)
+    return Fault("crash", "an engine dies", "gpu-1", "deepseek", told, lambda: "pid 7 is killed", **more)

@@ -98,9 +98,10 @@ def _refused(port: int) -> bool:
 def test_a_crash_is_shown_found_and_healed_with_times_of_the_daemons_own_events(tmp_path: Path) -> None:
     with demo(tmp_path, "--faults", "crash", "--hosts", "1") as one:
         ask = one.wait(lambda line: "export STOKER_URL" in line)
+        ask += one.wait(lambda line: "export STOKER_TOKEN_FILE" in line)
         one.wait(lambda line: line.startswith("fault 1, crash on gpu-1"))
         one.wait(lambda line: line.startswith("  = "))
-        url, token = re.findall(r"STOKER_URL=(\S+) STOKER_TOKEN_FILE=(\S+)", ask)[0]
+        url, token = _asked(ask)
         headers = {"Authorization": f"Bearer {Path(token).read_text().strip()}"}
         told = httpx.get(f"{url}/api/v1/events?limit=100", headers=headers).json()["items"]
         one.process.send_signal(signal.SIGINT)
@@ -114,10 +115,41 @@ def test_a_crash_is_shown_found_and_healed_with_times_of_the_daemons_own_events(
     generated = max((e for e in told if e["reason"] == "Generated"), key=lambda e: e["lastTimestamp"])
     shown = {word: float(at) for _, at, word in steps}
     stamped = _seconds(generated["lastTimestamp"]) - _seconds(crash["lastTimestamp"])
-    assert re.search(r"1 +crash +gpu-1 deepseek +[\d.]+ s by \w+ +[\d.]+ s", one.said)
+    assert re.search(rf"1 +crash +gpu-1 deepseek +{shown['EngineCrashed']:g}0* s by EngineCrashed +[\d.]+ s", one.said)
     assert abs((times[-1] - shown["EngineCrashed"]) - stamped) < 0.2
     assert "\x1b" not in one.said
     _nothing_is_left(one, _port(ask))
+
+
+def _asked(said: str) -> tuple[str, str]:
+    """The daemon's address and its token's file, out of lines that can be pasted."""
+    found = re.findall(r"^ *export STOKER_(?:URL|TOKEN_FILE)=(\S+)$", said, re.MULTILINE)
+    assert len(found) == 2, said
+    return found[0], found[1]
+
+
+@pytest.mark.fleet
+def test_the_manifests_that_it_wrote_can_be_applied_to_its_daemon_and_doctor_is_content(tmp_path: Path) -> None:
+    with demo(tmp_path, "--faults", "none", "--hosts", "1") as one:
+        one.wait(lambda line: "manifests as they were applied: " in line)
+        one.wait(lambda line: "specs generate" in line)
+        url, token = _asked(one.said)
+        files = one.said.partition("manifests as they were applied: ")[2].split("\n")[0]
+        again = _stoker(url, token, "apply", "-f", files)
+        doctor = _stoker(url, token, "doctor", "gpu-1")
+        one.process.send_signal(signal.SIGINT)
+        assert one.end() == 0
+    assert re.findall(r"(unchanged|configured|created)", again) == ["unchanged"] * 2, again
+    assert re.search(r"^ok +clock ", doctor, re.MULTILINE), doctor
+    assert list(tmp_path.iterdir()) == []
+
+
+def _stoker(url: str, token: str, *words: str) -> str:
+    environ = {**os.environ, "STOKER_URL": url, "STOKER_TOKEN_FILE": token}
+    argv = [sys.executable, "-c", "from api.cli import main; main()", *words]
+    done = subprocess.run(argv, cwd=ROOT, env=environ, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def _seconds(stamp: str) -> float:

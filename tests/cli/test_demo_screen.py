@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
-from api.cli.demo_fleet import Fleet
+from api.cli.demo_fleet import Fleet, holder
 from api.cli.demo_manifests import FOLDER, documents
 from api.cli.demo_screen import Scene
 from api.cli.demo_story import Chapter
+from api.cli.demo_view import Screen
 from api.schemas import parse_manifest
+from daemon.planner.ownership import Owner
 from daemon.sim.faults import KINDS
-from tests.cli.demo_stage import BEGAN, at, event, fault, host, said, spec
+from tests.cli.demo_stage import BEGAN, at, event, fault, fleet, host, said, spec
 
 LONG = "signal-term 614, 615, 616 on gpu-1: pid 614 of serve holds GPU 0: orphan-proven, carries our mark \x1b[31m" * 3
 
 
 def _scene() -> Scene:
     stray = {"owner": "foreign", "what": "pid 9 (train GPU 1: x) of ann holds GPU 6, GPU 7: foreign, in session 3"}
-    orphan = {"owner": "orphan", "what": "pid 8 (sglang) of serve holds GPU 5: orphan, proven"}
+    orphan = {"owner": "orphan-proven", "what": "pid 8 (sglang) of serve holds GPU 5: orphan-proven, ours"}
     down = said("Ready", "False", 1, "ForeignHolder")
     hosts = {f"gpu-{n}": host(f"gpu-{n}", said("Clean", "True")) for n in range(1, 5)}
     hosts["gpu-4"] = host("gpu-4", said("Clean", "False", 1, "ForeignHolder"), [stray, orphan])
@@ -42,8 +48,9 @@ def _scene() -> Scene:
         one.take(Fleet(hosts, specs, tuple(reversed(told))), at(40))
         chapters.append(one)
     ask = (
-        "export STOKER_URL=http://127.0.0.1:33045 STOKER_TOKEN_FILE=/tmp/stoker-demo-pefp0f0c/data/token",
-        "stoker get",
+        "export STOKER_URL=http://127.0.0.1:33045",
+        "export STOKER_TOKEN_FILE=/tmp/stoker-demo-pefp0f0c/data/token",
+        ".venv/bin/stoker get   (describe host gpu-1, events -e)   Ctrl-C here ends it",
     )
     return Scene(
         "4 simulated hosts, 32 cards  http://127.0.0.1:33045", 75.0, Fleet(hosts, specs, ()), chapters, "Now.", ask
@@ -60,7 +67,55 @@ def test_the_picture_fits_the_window(width: int, height: int) -> None:
     text = "\n".join(lines)
     for word in ("gpu-1", "gpu-4", "5 crash", "1.00 s", "not yet", "pid 7 is killed", "> ", "Now.", "75.0 s"):
         assert word in text, f"{word} in\n{text}"
+    for word in (*(line for line in _scene().ask), "O leftover", "F foreign work", "? not known"):
+        assert any(word in line for line in lines), f"{word} in\n{text}"
     assert "\x1b" not in text
+
+
+def test_every_owner_that_the_daemon_tells_has_its_letter() -> None:
+    letters = {owner: holder(owner) for owner in get_args(Owner)}
+    assert letters == {"unknown": "?", "managed": "?", "orphan-proven": "O", "orphan-likely": "O", "foreign": "F"}
+
+
+def test_a_suspended_spec_that_has_generated_is_drawn_as_serving() -> None:
+    for available, letter in (("True", "S"), ("Unknown", "L"), ("False", "L")):
+        one = spec("deepseek", "gpu-1", [0], said("Ready", "Unknown", reason="Suspended"))
+        one["spec"]["suspend"] = True
+        one["status"]["conditions"].append(said("Available", available, reason="Suspended"))
+        assert (
+            Fleet({"gpu-1": host("gpu-1", said("Clean", "True"), cards=1)}, {"deepseek": one}, ()).cards("gpu-1")
+            == letter
+        )
+
+
+def test_one_field_differs_and_two_differ() -> None:
+    for count, words in ((1, ", 1 field differs"), (2, ", 2 fields differ")):
+        one = fleet(drift=[{"field": "argv"}] * count)
+        assert words in _drawn(replace(_scene(), fleet=one, chapters=()))
+
+
+def test_a_star_is_explained_where_one_stands() -> None:
+    assert "after its end" not in _drawn(_scene())
+    lasting = Chapter(1, fault(end=lambda: "it ends", hold_s=5), BEGAN, {})
+    assert "* after its end" in _drawn(replace(_scene(), chapters=[lasting]))
+
+
+def test_the_screen_keeps_the_last_fleet_while_the_demo_ends() -> None:
+    console = Console(width=110, height=34, file=io.StringIO(), force_terminal=True)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        shown = Screen(live)
+        shown.show(_scene(), ())
+        shown.say("ending")
+        console.file = kept = io.StringIO()
+        live.refresh()
+    for word in ("gpu-4", "75.0 s", "ending", "export STOKER_URL"):
+        assert word in kept.getvalue()
+
+
+def _drawn(scene: Scene) -> str:
+    console = Console(width=110, height=34, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(scene)
+    return console.export_text()
 
 
 def test_each_card_is_told_by_who_holds_it() -> None:

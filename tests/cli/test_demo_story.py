@@ -27,7 +27,7 @@ def test_found_and_healed_are_the_stamps_of_the_daemon_not_the_times_of_reading(
     steps = one.take(fleet(OLD, TURN, CRASH, AGAIN, ready=UP), at(20))
     assert one.outcome == "healed"
     assert one.found is not None
-    assert (one.found.after_s, one.found.reason) == (0.3, "UnitRestarting")
+    assert (one.found.after_s, one.found.reason) == (5.4, "EngineCrashed")  # not by what came of it first
     assert one.healed_s == 14.2
     assert one.by_systemd
     assert one.actions == []
@@ -41,14 +41,14 @@ def test_a_reading_from_before_the_daemons_look_heals_nothing() -> None:
     one.take(fleet(OLD, TURN), at(0.4))
     assert one.outcome == "open"
     one.take(fleet(OLD, TURN, ready=DOWN), at(0.8))
-    one.take(fleet(OLD, TURN, ready=UP), at(15))
+    one.take(fleet(OLD, TURN, CRASH, ready=UP), at(15))
     assert one.outcome == "healed"
 
 
 def test_nothing_is_healed_while_a_field_differs_or_a_stray_holds_a_card() -> None:
     for more in ({"drift": [{"field": "argv"}]}, {"clean": said("Clean", "False", 2, "OrphanWorkers")}):
         one = chapter()
-        one.take(fleet(OLD, TURN, ready=UP, **more), at(20))
+        one.take(fleet(OLD, TURN, CRASH, ready=UP, **more), at(20))
         assert one.outcome == "open"
 
 
@@ -57,6 +57,13 @@ def test_an_event_that_was_told_before_counts_only_when_it_is_told_again() -> No
     assert one.take(fleet(OLD), at(1)) == []
     (step,) = one.take(fleet(OLD | {"count": 2, "lastTimestamp": at(6).isoformat()}, ready=DOWN), at(7))
     assert step.after_s == 6
+
+
+def test_a_fault_that_the_daemon_never_told_by_its_own_reason_is_not_found() -> None:
+    one = chapter()
+    one.take(fleet(OLD, TURN, AGAIN, ready=UP), at(20))
+    assert one.found is None
+    assert one.outcome == "open"
 
 
 def test_other_hosts_events_are_not_the_faults() -> None:
@@ -74,10 +81,10 @@ def test_what_was_done_is_what_has_an_action() -> None:
 
 def test_a_fault_that_lasts_is_healed_only_after_its_end_and_measured_from_it() -> None:
     one = chapter(end=lambda: "it ends", hold_s=10)
-    one.take(fleet(TURN, ready=said("Ready", "True", 5)), at(6))
+    one.take(fleet(TURN, CRASH, ready=said("Ready", "True", 5)), at(6))
     assert one.outcome == "open"
     one.lift(at(10), "it ends")
-    one.take(fleet(TURN, ready=UP), at(15))
+    one.take(fleet(TURN, CRASH, ready=UP), at(15))
     assert one.outcome == "healed"
     assert one.healed_s is not None
     assert round(one.healed_s, 3) == 4.2
@@ -117,15 +124,15 @@ def test_faults_come_one_at_a_time_after_the_fleet_was_quiet_for_the_gap() -> No
         (-0.5, fleet()),
         (0.0, fleet()),
         (1.0, fleet(TURN, ready=DOWN)),
-        (15.0, fleet(TURN, AGAIN, ready=UP)),
-        (16.0, fleet(TURN, AGAIN, ready=UP)),
-        (20.0, fleet(TURN, AGAIN, ready=UP)),
+        (15.0, fleet(TURN, CRASH, AGAIN, ready=UP)),
+        (16.0, fleet(TURN, CRASH, AGAIN, ready=UP)),
+        (20.0, fleet(TURN, CRASH, AGAIN, ready=UP)),
     ):
         clock.seconds = seconds
         director.tick(reading)
     assert begun == [0.0]
     clock.seconds = 21.0
-    director.tick(fleet(TURN, AGAIN, ready=UP))
+    director.tick(fleet(TURN, CRASH, AGAIN, ready=UP))
     assert begun == [0.0, 21.0]
     assert not director.over
     assert director.served_at == at(-10)

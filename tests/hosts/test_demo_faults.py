@@ -43,12 +43,20 @@ def test_every_fault_is_found_answered_and_healed(tmp_path: Path) -> None:
     assert re.search(rf"^  >.*signal-term {killed[1]} ", told["zombie"], re.MULTILINE)
     assert _actions(told["edit"])[0] == "put-unit"
     assert told["first-request"].count("EngineCrashed: ") >= 1
-    assert "Ready True" not in told["first-request"].split("working build back")[0]
+    before, mended = told["first-request"].split("working build back")
+    assert "Ready True" not in before
+    if "has loaded the broken one" in mended:  # and dies of its first request yet
+        assert mended.index("EngineCrashed: ") < mended.index("Ready True")
     trainer = re.search(r"trains on card 4: pid (\d+)", told["trainer"])
     assert trainer
     assert f"ForeignHolder: pid {trainer[1]} " in told["trainer"]
     assert _actions(told["trainer"]) == ["unit-start"]  # and that only after the training had ended by itself
     assert told["trainer"].index("the training ends by itself") < told["trainer"].index("unit-start")
+
+    found = dict(re.findall(r"^\d +(\S+) .* s by (\w+) ", said, re.MULTILINE))
+    assert found.pop("edit") in ("LaunchChanged", "UnitDrift")
+    reasons = {"crash": "EngineCrashed", "zombie": "OrphanWorkers", "first-request": "EngineCrashed"}
+    assert found == {**reasons, "trainer": "ForeignHolder"}
 
 
 def _actions(text: str) -> list[str]:
