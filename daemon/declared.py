@@ -45,6 +45,7 @@ async def declaration(store: Store, name: str) -> HostDeclaration | None:
     declared: list[Declared] = []
     peers: dict[str, tuple[Peer, ...]] = {}
     names = {spec.uid: spec.name for spec in specs}
+    told = {spec.uid for spec in specs if ServingSpec.model_validate(spec.spec).strays.kill == "report"}
     for stored in specs:
         if stored.deleted_at is None:
             spec = ServingSpec.model_validate(stored.spec)
@@ -56,7 +57,7 @@ async def declaration(store: Store, name: str) -> HostDeclaration | None:
         object=host,
         spec=HostSpec.model_validate(host.spec),
         declared=tuple(declared),
-        retired=tuple(_retired(row, names) for row in gone if row.written_sha256),
+        retired=tuple(_retired(row, names, told) for row in gone if row.written_sha256),
         vanished=tuple(row for row in gone if not row.written_sha256),
         peers=peers,
         rows=rows,
@@ -99,8 +100,8 @@ def record_of(row: StoredInstance) -> Record:
     )
 
 
-def _retired(row: StoredInstance, names: dict[str, str]) -> Retired:
-    return Retired(names.get(row.spec_uid, row.spec_uid), row.spec_uid, record_of(row))
+def _retired(row: StoredInstance, names: dict[str, str], told: set[str]) -> Retired:
+    return Retired(names.get(row.spec_uid, row.spec_uid), row.spec_uid, record_of(row), row.spec_uid not in told)
 
 
 def _peers(spec: ServingSpec, hosts: dict[str, HostSpec]) -> Iterable[Peer]:

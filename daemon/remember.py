@@ -23,11 +23,16 @@ from daemon.store import Store
 from daemon.store.rows import Correction, StoredInstance
 
 CONTESTED_WITHIN = timedelta(hours=24)
+AHEAD = timedelta(hours=1)
 
 
 async def corrected(store: Store, host: str, now: datetime) -> tuple[Correction, ...]:
-    """Everything counted on that host as far back as anything looks."""
-    return await store.corrections(since=now - CONTESTED_WITHIN, host=host)
+    """Everything counted on that host as far back as anything looks.
+
+    What a clock that was set back since has put far ahead would count for as long as that clock was wrong.
+    """
+    found = await store.corrections(since=now - CONTESTED_WITHIN, host=host)
+    return tuple(one for one in found if one.at <= now + AHEAD)
 
 
 def restarts(counted: Sequence[Correction], now: datetime) -> dict[str, int]:
@@ -44,9 +49,12 @@ def returned(counted: Sequence[Correction], declared: HostDeclaration) -> dict[t
 
 
 async def count(store: Store, world: World, done: Done, now: datetime) -> None:
-    """What was taken back from somebody else counts once it was done, or may have been: a refusal is no turn."""
+    """What was taken back from somebody else counts once it was done: a command that was cut on the way is no turn.
+
+    What such a command may have done to a serving process is bounded by the budget, which counts before it is sent.
+    """
     action = done.action
-    if isinstance(action, Signal | RemoveUnit) or done.result not in ("ok", "unknown"):
+    if isinstance(action, Signal | RemoveUnit) or done.result != "ok":
         return
     generation = next((d.declared.generation for d in world.desired if d.unit == action.unit), 0)
     for key in action.cures:

@@ -111,6 +111,7 @@ own_dropin() { # a drop-in in one of the unit's own folders, by a plain name
     dropin=${path##*/}
     valid "$dropin" A-Za-z0-9:_.@- 200 || refuse 64 "not a drop-in of this unit"
     case $dropin in ?*.conf) ;; *) refuse 64 "not a drop-in of this unit" ;; esac
+    [ ! -L "${path%/*}" ] || refuse 64 "${path%/*} is a link: what lies there is not this unit's alone"
     for folder in "$UNITS" $DROPINS; do
         [ "$path" != "$folder/$unit.d/$dropin" ] || return 0
     done
@@ -142,7 +143,10 @@ set_aside() { # kept first, then taken out under another name, looked at again, 
     [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
     keep_copy
     taken=$path.stoker-aside # no `.conf`: systemd does not read it
-    mv -fT "$path" "$taken" 2>"$T/out" 9>&- || refuse 1 "moving $path: $(head -c 500 "$T/out")"
+    mv -fT "$path" "$taken" 2>"$T/out" 9>&- || {
+        rm -f "$kept" # nothing was moved: one copy more at each try would fill the disk
+        refuse 1 "moving $path: $(head -c 500 "$T/out")"
+    }
     hash_of "$taken"
     if [ "$found" != "$ground" ]; then
         mv -nT "$taken" "$path"

@@ -35,6 +35,7 @@ others_dropins() { # lists the drop-ins in the units' own folders; their texts a
     set +f
     for name in $units; do
         for folder in "$UNITS" $DROPINS; do
+            [ ! -L "$folder/$name.d" ] || continue # shared with others: told by what it does, never emptied
             for file in "$folder/$name.d"/*.conf; do
                 [ -f "$file" ] && valid "${file##*/}" A-Za-z0-9:_.@- 200 || continue
                 echo "$name $file"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from daemon.domain.observation import Unit, Unknown
 from daemon.domain.status import Drift, Layer
 from daemon.engines.launch import argv_runs
+from daemon.engines.redact import HIDDEN, is_secret_name, redact
 from daemon.engines.unit import parse_unit
 from daemon.planner.dropins import dropin_drift
 from daemon.planner.environment import extra_drift, inherited_drift
@@ -181,7 +182,7 @@ def _launch_drift(
 
 def _env_drift(unit: str, layer: Layer, declared: Mapping[str, str], observed: Mapping[str, str]) -> list[Drift]:
     found = [
-        Drift(unit, layer, f"env.{key}", _short(declared[key]), _short(observed.get(key)), launch=True)
+        Drift(unit, layer, f"env.{key}", _value(key, declared[key]), _value(key, observed.get(key)), launch=True)
         for key in sorted(declared)
         if observed.get(key) != declared[key]
     ]
@@ -192,10 +193,33 @@ def _env_drift(unit: str, layer: Layer, declared: Mapping[str, str], observed: M
 
 
 def _argv_difference(declared: tuple[str, ...], observed: tuple[str, ...]) -> tuple[str, str]:
-    """The first differing arguments with their neighbours, for a message."""
-    at = next((i for i, (a, b) in enumerate(zip(declared, observed, strict=False)) if a != b), None)
-    start = max(0, (min(len(declared), len(observed)) if at is None else at) - 1)
-    return _short(" ".join(declared[start : start + 3])), _short(" ".join(observed[start : start + 3]))
+    """What stands between the common head and the common tail, with the flag that a differing value is of."""
+    head = _common(declared, observed)
+    tail = _common(declared[head:][::-1], observed[head:][::-1])
+    sides = [(argv, head, len(argv) - tail) for argv in (declared, observed)]
+    if head and declared[head - 1].startswith("--") and all(begin < end for _, begin, end in sides):
+        sides = [(argv, head - 1, end) for argv, _, end in sides]
+    first, second = (_words(*side) for side in sides)
+    return first, second
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many arguments both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _words(argv: tuple[str, ...], begin: int, end: int) -> str:
+    """These arguments; what stands behind a flag for a key is nobody's business, nor is a key in the flag itself."""
+    shown = [
+        HIDDEN if at and argv[at - 1].startswith("--") and is_secret_name(argv[at - 1].lstrip("-")) else word
+        for at, word in enumerate(argv[:end])
+    ]
+    return _short(redact(" ".join(shown[begin:]))) or "(nothing)"
+
+
+def _value(name: str, value: str | None) -> str:
+    return HIDDEN if value is not None and is_secret_name(name) else _short(None if value is None else redact(value))
 
 
 def _short(value: str | None) -> str:

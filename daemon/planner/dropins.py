@@ -11,14 +11,20 @@ newer than its last reload.
 
 from __future__ import annotations
 
+import re
+
 from daemon.domain.actions import SetAside
 from daemon.domain.observation import DropIn, Unit
 from daemon.domain.status import Drift, Reason
-from daemon.engines.redact import redact
+from daemon.engines.redact import HIDDEN, redact
 from daemon.engines.unit import setting_keys
 from daemon.planner.world import Desired
 
 EXCERPT_CHARS = 1000
+_SECRETIVE = re.compile(
+    r"(?i)^(\s*(?:SetCredential(?:Encrypted)?\s*=[^:]*:"
+    r"|Environment\s*=.*?[A-Z0-9_]*(?:KEYS?|TOKEN|SECRET|PASS[A-Z]*|PWD|CREDENTIALS?)=)).*$"
+)
 _LAUNCH = frozenset(
     f"Service.{key}"
     for key in ("ExecStart", "Environment", "EnvironmentFile", "PassEnvironment", "UnsetEnvironment", "User", "Group",
@@ -55,7 +61,7 @@ def set_aside(unit: Unit, drift: Drift) -> tuple[SetAside, ...]:
             unit=unit.name,
             path=one.path,
             ground_sha256=one.sha256,
-            excerpt=redact(one.text)[:EXCERPT_CHARS],
+            excerpt=_excerpt(one.text),
             why=f"somebody added {one.path} (sha256 {one.sha256[:12]}); what is to stay goes into the spec",
             reason=Reason.UNIT_DRIFT,
             cures=(drift.key,),
@@ -63,6 +69,12 @@ def set_aside(unit: Unit, drift: Drift) -> tuple[SetAside, ...]:
         for one in unit.dropins or ()
         if _name(one.path) == wanted and one.sha256.startswith(drift.observed)
     )
+
+
+def _excerpt(text: str) -> str:
+    """Its beginning; from a variable named like a secret on, the rest of a line is hidden: quotes hold blanks."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return redact("\n".join(_SECRETIVE.sub(rf"\1{HIDDEN}", line) for line in lines))[:EXCERPT_CHARS]
 
 
 def beyond_reach(desired: Desired, unit: Unit) -> tuple[str, ...]:

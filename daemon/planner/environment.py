@@ -65,15 +65,22 @@ def extra_drift(desired: Desired, unit: Unit) -> tuple[Drift, ...]:
 
 def is_extra(drift: Drift) -> bool:
     """A variable beside the declared ones: worth a restart, and yet it is the declared process that serves."""
-    return drift.layer == "running" and drift.observed == EXTRA
+    return (drift.layer, drift.declared, drift.observed) == ("running", "(not set)", EXTRA)
 
 
 def first_seen(desired: Desired, unit: Unit, inherited: frozenset[str] | Unknown) -> tuple[str, ...] | None:
     """What the host has from the start, to be remembered; None when it is remembered already, or not known."""
-    if judged(desired) or isinstance(inherited, Unknown):
+    if judged(desired) or isinstance(inherited, Unknown) or _process_unread(unit):
         return None
     here = inherited | frozenset(name for name, _ in (unit.main.env if unit.main is not None else ()))
     return tuple(sorted(undeclared(desired, here)))
+
+
+def _process_unread(unit: Unit) -> bool:
+    """It runs, or is about to, and what its process has of its launcher cannot be told from a later change yet."""
+    if unit.active_state in ("inactive", "failed"):
+        return False
+    return unit.waits_in_gate or unit.main is None or not unit.main.argv
 
 
 def own_doing(desired: Desired, unit: Unit, inherited: frozenset[str] | Unknown) -> tuple[str, ...]:

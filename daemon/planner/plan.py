@@ -15,12 +15,12 @@ from daemon.domain.text import duration_s
 from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, verb, wake
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mark, masked
-from daemon.planner.environment import first_seen, is_extra, own_doing
+from daemon.planner.environment import first_seen, is_extra, own_doing, refused
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
 from daemon.planner.holders import holders_of, ledger_of
 from daemon.planner.settle import settle_enabled, settle_file
 from daemon.planner.strays import blockers, clear_strays, left_of
-from daemon.planner.world import Desired, Retired, World
+from daemon.planner.world import Desired, Record, Retired, World
 
 __all__ = ["Blocked", "Plan", "ProbeWanted", "decide", "destructive"]
 
@@ -72,19 +72,31 @@ def _retire(plan: Plan, retired: Retired, look: Observation, limit: str) -> Plan
         return plan
     if not _still_ours(retired, unit.file):
         return replace(plan, finished=(*plan.finished, retired))
-    left = () if isinstance(plan.holders, Unknown) else plan.holders.all
     if unit.file.text is None and not unit.running:
         if behind_mask(unit, retired.record.path):
             return plan
-        still = isinstance(plan.holders, Unknown) or any(
-            h.unit_group == unit.name or (limit != "report" and left_of(h, retired)) for h in left
-        )
+        still = _waits_for_left(plan, retired, limit)
         return plan if still else replace(plan, finished=(*plan.finished, retired))
     if unit.active_state in ("inactive", "failed"):
         return add(plan, _remove(retired, unit))
     if unit.active_state == "deactivating":
         return wake(plan, 1.0)
     return add(plan, verb(unit, "stop", Reason.TERMINATING, f"{retired.spec_name} was deleted"))
+
+
+def _waits_for_left(plan: Plan, retired: Retired, limit: str) -> bool:
+    """Whether something of it is still there that is being cleared, or of which it is not known yet."""
+    if isinstance(plan.holders, Unknown):
+        return True
+    going = {v.holder.process.id for v in plan.clearing.verdicts if v.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)}
+    for holder in plan.holders.all:
+        if holder.unit_group == retired.record.unit or (left_of(holder, retired) and holder.process.id in going):
+            return True
+        marks = dict(holder.process.marks or ())
+        asked = holder.ownership.owner == "unknown" and marks.get("STOKER_SPEC") == retired.spec_uid
+        if asked and limit != "report" and retired.clears:
+            return True
+    return False
 
 
 def _still_ours(retired: Retired, file: UnitFile) -> bool:
@@ -110,6 +122,8 @@ def _converge(plan: Plan, desired: Desired, world: World, look: Observation) -> 
     plan = replace(plan, drift=(*plan.drift, *drift, *_reported(plan, desired, unit, world, look)))
     if masked(unit):
         plan = block(plan, desired, Reason.UNIT_MASKED, f"{unit.name} is masked by a person; unmask it to go on")
+        if unit.active_state == "active" and not desired.declared.view.run:
+            return add(plan, verb(unit, "stop", Reason.STOPPED, "run is false"))
         return _probe(plan, desired, unit, world) if unit.active_state == "active" else plan
     if unit.file is None:
         return block(plan, desired, Reason.NOT_OBSERVED_YET, "its file could not be read")
@@ -124,7 +138,7 @@ def _accept(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observ
     """Note what the host gives from the start, and what a process of our own start gives itself."""
     names = first_seen(desired, unit, look.inherited)
     record = desired.declared.record
-    if names is None and record is not None and world.own.get(unit.name) == unit.invocation_id:
+    if names is None and record is not None and (_own_start(unit, world) or _first_start(desired, unit, record)):
         names = own_doing(desired, unit, look.inherited) or None
     if names is None:
         return plan, desired
@@ -133,6 +147,16 @@ def _accept(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observ
         return plan, desired  # judged from the next look on, when it is stored
     known = replace(record, inherited=(*record.inherited, *names))
     return plan, replace(desired, declared=replace(desired.declared, record=known))
+
+
+def _own_start(unit: Unit, world: World) -> bool:
+    return world.own.get(unit.name) == unit.invocation_id
+
+
+def _first_start(desired: Desired, unit: Unit, record: Record) -> bool:
+    """The start that we ordered of this launch, which has not generated yet; a daemon that died since forgot it."""
+    ordered = record.started_launch == desired.launch_hash == launch_mark(unit)
+    return ordered and not record.ready_invocation
 
 
 def _reported(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation) -> tuple[Drift, ...]:
@@ -209,7 +233,8 @@ def _incurable(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obs
     if len(extras) == len(running) and isinstance(look.inherited, Unknown):
         return look.inherited.reason, f"what systemd gives to every unit is not known: {look.inherited.detail}"
     if len(extras) == len(running) and not isinstance(look.inherited, Unknown):
-        inherits = extras <= look.inherited
+        kept_out = extras & refused(unit)  # by our text; a start of our own that has it all the same would again
+        inherits = extras <= look.inherited and not (kept_out and _own_start(unit, world))
     if launch_mark(unit) == desired.launch_hash and not inherits and _by_itself(unit, world):
         return Reason.DRIFT_CONTESTED, "started as declared, but changed its own arguments or environment since"
     return None
@@ -218,7 +243,7 @@ def _incurable(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obs
 def _by_itself(unit: Unit, world: World) -> bool:
     """A process of our own start, or one with a title where systemd would have put an absolute path."""
     argv = unit.main.argv if unit.main is not None else ()
-    return world.own.get(unit.name) == unit.invocation_id or not argv or not argv[0].startswith("/")
+    return _own_start(unit, world) or not argv or not argv[0].startswith("/")
 
 
 def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: list[Drift]) -> Plan:

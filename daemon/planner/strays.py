@@ -141,7 +141,7 @@ def left_of(holder: Holder, retired: Retired) -> bool:
     if holder.unit_group == retired.record.unit:
         return True
     marks = dict(holder.process.marks or ())
-    return holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
+    return retired.clears and holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
 
 
 def is_mps_server(process: Process) -> bool:

@@ -82,6 +82,7 @@ class Retired:
     spec_name: str
     spec_uid: str
     record: Record
+    clears: bool = True  # false: its spec says `strays: {kill: report}`
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,3 +328,25 @@ def test_a_link_is_taken_away_and_what_it_points_to_is_kept(box: Box) -> None:
     assert aside(box, file).exit_status == 0
     assert (target.read_bytes(), file.is_symlink()) == (DROPIN, False)
     assert [k.read_bytes() for k in box.path(f"state/set-aside/{UNIT}").iterdir()] == [DROPIN]
+
+
+def test_a_folder_that_is_a_link_to_another_units_is_not_emptied(box: Box) -> None:
+    box.fence()
+    theirs = box.path("units") / "nginx.service.d"
+    theirs.mkdir(parents=True)
+    (theirs / "override.conf").write_bytes(DROPIN)
+    folder = box.path("units") / f"{UNIT}.d"
+    folder.symlink_to("nginx.service.d")
+    assert aside(box, folder / "override.conf").exit_status == 64
+    assert (theirs / "override.conf").exists()
+
+
+def test_a_drop_in_that_cannot_be_moved_leaves_no_copy_at_each_try(box: Box) -> None:
+    box.fence()
+    file = put_dropin(box)
+    refuses = "case $* in *stoker-aside*) echo 'Operation not permitted' >&2; exit 1 ;; esac"
+    box.tool("mv", f'#!/bin/sh\n{refuses}\nexec /bin/mv "$@"\n')
+    for _ in range(3):
+        assert aside(box, file).exit_status == 1
+    assert file.exists()
+    assert list(box.path(f"state/set-aside/{UNIT}").iterdir()) == []

@@ -18,6 +18,7 @@ from daemon.engines.effective import Claim, claims, question
 from daemon.engines.unit import parse_unit, setting_keys, with_unset
 from daemon.planner.conditions import instance_state, spec_conditions
 from daemon.planner.decision import CONTESTED_AFTER
+from daemon.planner.drift import _argv_difference
 from daemon.planner.dropins import foreign
 from daemon.planner.environment import WATCHED
 from daemon.planner.facts import inventory_drift
@@ -457,3 +458,38 @@ def test_the_hosts_cards_are_held_against_number_product_and_first_sight() -> No
     assert inventory_drift(None, (), look) == ()
     hidden = replace(look, gpus=Unknown(Reason.TOOL_TIMED_OUT))
     assert inventory_drift(Gpus(count=4), known, hidden) == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed", "told"),
+    [
+        ("p --tp 4 --context 16384 --mem 0.85", "p --tp 4 --mem 0.85", ("--context 16384", "(nothing)")),
+        ("p --tp 4 --mem 0.85", "p --tp 4 --mem 0.6", ("--mem 0.85", "--mem 0.6")),
+        ("p --mem 1", "p --mem 1 --seed 7", ("(nothing)", "--seed 7")),
+        ("p --api-key one", "p --api-key two", ("--api-key [redacted]", "--api-key [redacted]")),
+        ("p --mem 1", "", ("p --mem 1", "(nothing)")),
+    ],
+)
+def test_of_two_command_lines_only_what_differs_is_told(declared: str, observed: str, told: tuple[str, str]) -> None:
+    assert _argv_difference(tuple(declared.split()), tuple(observed.split())) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[Service]\nEnvironment="DB_PASSWORD=correct horse battery staple"\n',
+        "[Service]\nEnvironment=WANDB_KEY=correct NCCL_DEBUG=battery\n",
+        "[Service]\nEnvironment=HF_TOKEN=\\\ncorrect\n",
+        "[Service]\nSetCredential=hf:correct battery\n",
+        "[Service]\nEnvironment=MYSQL_PWD=correct\n",
+    ],
+)
+def test_the_excerpt_of_a_dropin_tells_no_secret(text: str) -> None:
+    driver = settled()
+    driver.box.units[UNIT].dropins[DROPIN] = text
+    driver.box.units[UNIT].load()
+    told = [action.excerpt for action in decide(driver.world()).actions if isinstance(action, SetAside)]
+    assert told
+    assert "[Service]" in told[0]
+    assert "correct" not in told[0]
+    assert "battery" not in told[0]
