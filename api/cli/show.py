@@ -61,7 +61,7 @@ def get(
     elif output is Output.YAML:
         typer.echo(_yaml(items), nl=False)
     else:
-        _tables(found, paused, wide=output is Output.WIDE)
+        _tables(found, paused, selector, wide=output is Output.WIDE)
 
 
 def describe(kind: str, name: str, number: Count = 10) -> None:
@@ -139,7 +139,7 @@ def _yaml(items: list[dict[str, Any]]) -> str:
     return text if all(safe(part) == part for part in text.splitlines()) else write_yaml(items, ascii_only=True)
 
 
-def _tables(found: dict[str, list[dict[str, Any]]], paused: dict[str, Any], *, wide: bool) -> None:
+def _tables(found: dict[str, list[dict[str, Any]]], paused: dict[str, Any], selector: str, *, wide: bool) -> None:
     if paused.get("paused"):
         line(f"PAUSED by {paused.get('by')} since {paused.get('since')}: nothing is changed; stoker resume ends it")
     shown = 0
@@ -156,7 +156,8 @@ def _tables(found: dict[str, list[dict[str, Any]]], paused: dict[str, Any], *, w
             head = (*_SPEC_HEAD, *(_SPEC_MORE if wide else ()))
             table(head, [_spec_row(item, wide) for item in items], cut=not wide)
     if not shown:
-        line("nothing is declared yet; stoker apply -f FILE declares something")
+        none = "nothing is declared yet; stoker apply -f FILE declares something"
+        line(f"nothing has the labels {safe(selector)}" if selector else none)
 
 
 def _host_row(item: dict[str, Any], wide: bool) -> tuple[object, ...]:

@@ -134,7 +134,7 @@ def test_get_prints_a_line_an_object(daemon: Daemon) -> None:
     for kind in ("spec", "specs", "ss", "servingspec", "servingspecs"):
         assert daemon.stoker("get", kind).stdout.splitlines()[1].startswith("k26")
     assert "LABELS" in daemon.stoker("get", "host", "gpu-a", "-o", "wide").stdout
-    assert daemon.stoker("get", "hosts", "-l", "rack=r2").stdout.startswith("nothing is declared")
+    assert daemon.stoker("get", "hosts", "-l", "rack=r2").stdout.startswith("nothing has the labels rack=r2")
 
 
 def test_yaml_of_get_can_be_applied_and_json_parsed(daemon: Daemon) -> None:
