@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from daemon.domain.status import Reason
 from daemon.sim.host import SimHost
 
 TRAINER_MIB, TRAINED_CARD = 96_000, 4
@@ -30,7 +29,7 @@ class Fault:
     title: str
     host: str
     spec: str
-    tells: tuple[Reason, ...]
+    tells: tuple[str, ...]
     begin: Callable[[], str]
     end: Callable[[], str] | None = None
     hold_s: float = 0.0
@@ -44,7 +43,7 @@ class Kind:
     title: str
     host: str
     spec: str
-    tells: tuple[Reason, ...]
+    tells: tuple[str, ...]
     begin: Callable[[SimHost, str], str]
     end: Callable[[SimHost, str], str] | None = None
     hold_s: float = 0.0
@@ -97,22 +96,22 @@ def _end_training(host: SimHost, unit: str) -> str:
 
 
 KINDS: Mapping[str, Kind] = {
-    "crash": Kind("an engine dies of a CUDA error", "gpu-1", "deepseek", (Reason.ENGINE_CRASHED,), _crash),
+    "crash": Kind("an engine dies of a CUDA error", "gpu-1", "deepseek", ("EngineCrashed",), _crash),
     "zombie": Kind(
-        "a launcher dies, its ranks live on and hold the cards", "gpu-3", "coder", (Reason.ORPHAN_WORKERS,), _zombie
+        "a launcher dies, its ranks live on and hold the cards", "gpu-3", "coder", ("OrphanWorkers",), _zombie
     ),
     "edit": Kind(
         "a unit file is edited by hand, and the unit restarted",
         "gpu-3",
         "kimi",
-        (Reason.UNIT_DRIFT, Reason.LAUNCH_CHANGED),
+        ("UnitDrift", "LaunchChanged"),
         _edit,
     ),
     "first-request": Kind(
         "a broken build: healthy until its first request",
         "gpu-4",
         "llama",
-        (Reason.ENGINE_CRASHED, Reason.FIRST_REQUEST_CRASH),
+        ("EngineCrashed", "FirstRequestCrash"),
         _break_build,
         _mend_build,
         BROKEN_BUILD_S,
@@ -121,7 +120,7 @@ KINDS: Mapping[str, Kind] = {
         "somebody stops a server and trains on its card",
         "gpu-4",
         "glm",
-        (Reason.FOREIGN_HOLDER,),
+        ("ForeignHolder",),
         _train,
         _end_training,
         TRAINER_S,

@@ -18,6 +18,7 @@ from api.cli.demo_screen import Scene
 from api.cli.demo_story import Chapter
 from api.cli.demo_view import Screen
 from api.schemas import parse_manifest
+from daemon.domain.status import Reason
 from daemon.planner.ownership import Owner
 from daemon.sim.faults import KINDS
 from tests.cli.demo_stage import BEGAN, at, event, fault, fleet, host, said, spec
@@ -156,6 +157,10 @@ def test_every_fault_happens_to_something_that_is_declared() -> None:
     }
     for kind in KINDS.values():
         assert f'"host": "{kind.host}"' in made[kind.spec]
+
+
+def test_every_fault_is_told_by_reasons_that_the_daemon_has() -> None:
+    assert all(kind.tells and set(kind.tells) <= set(Reason) for kind in KINDS.values())
 
 
 def test_the_manifests_are_where_the_code_expects_them() -> None:
