@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from api.cli import app
+from api.cli.commands import app
 from daemon.settings import Settings
 
 ROOT = Path(__file__).parents[1]

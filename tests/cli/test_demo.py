@@ -184,6 +184,14 @@ def test_ended_while_it_starts_it_leaves_nothing(tmp_path: Path, number: int) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_it_is_imported_ends_it_quietly(tmp_path: Path) -> None:
+    with demo(tmp_path, "--hosts", "1") as one:
+        _until(lambda: "pydantic_core" in Path(f"/proc/{one.process.pid}/maps").read_text())
+        one.process.send_signal(signal.SIGINT)
+        assert one.end() in (-signal.SIGINT, 130)
+    assert one.said == ""
+
+
 def test_a_demo_that_is_killed_takes_its_daemon_along(tmp_path: Path) -> None:
     with demo(tmp_path, "--hosts", "1") as one:
         one.wait(lambda line: "export STOKER_URL" in line)
