@@ -28,7 +28,9 @@ CRASH = re.compile(r"^1 crash +gpu-1 deepseek +(\S+ s) +(\S+ s|\d+m\d\ds) ", re.
 ZOMBIE = re.compile(r"^2 zombie +gpu-3 coder +(\S+ s) +(\S+ s|\d+m\d\ds) .*signal-term", re.MULTILINE)
 
 
-def test_e_from_nothing_to_the_first_healed_crash(base: Path, tmp_path: Path) -> None:
+def test_e_from_nothing_to_the_first_healed_crash(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cache = tmp_path / "pip-cache"
     cache.mkdir()
     commands = CLONE + DEMO
@@ -44,11 +46,13 @@ def test_e_from_nothing_to_the_first_healed_crash(base: Path, tmp_path: Path) ->
         kept = terminal.frames[-1][1]
         terminal.key(b"\x03")
         assert terminal.end(60) == 0
-    print(
+    told = (
         f"\nclone to first picture {first:.1f} s, all specs generate {serving:.1f} s, first crash healed {healed:.1f} s"
         f" on {min(TWO_CORES, len(os.sched_getaffinity(0)))} cores, nothing cached,"
         f" load {os.getloadavg()[0]:.0f}; the crash: found {shown[1]}, healed {shown[2]}"
     )
+    with capsys.disabled():
+        print(told)
     after = terminal.text()
     assert "left: 0 folders, 0 daemons" in after, after[-3000:]
     assert re.search(r"FAULT +WHERE +FOUND AFTER", after)
