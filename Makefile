@@ -28,7 +28,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest -q -m "not hosts and not bench"
 
-# Four parts, so that `make -j4 -O hosts` can run them side by side: most of each is waiting.
+# Four parts, so that `make -j2 -O hosts` can run them side by side: most of each is waiting.
 hosts: hosts-main hosts-fleet hosts-long hosts-timed
 LONG := $(addprefix tests/hosts/test_,crash_points.py demo_faults.py)
 TIMED := $(addprefix tests/hosts/test_,demo_bare_root.py watch.py cut_off.py)

@@ -76,7 +76,9 @@ class Container:
     def _boot(self) -> None:
         argv = [
             "systemd-nspawn", "--quiet", f"--directory={self._slot.root}", "--boot", "--keep-unit", "--register=no",
-            f"--machine={self._name}", f"--uuid={self._machine_id}", "--link-journal=no", "--console=pipe",
+            # Two runs side by side have hosts of one name, but nspawn keeps folders of this machine by machine name.
+            f"--machine={self._slot.link}", f"--hostname={self._name}",
+            f"--uuid={self._machine_id}", "--link-journal=no", "--console=pipe",
             f"--network-namespace-path=/run/netns/{self._slot.link}", *self._more,
         ]  # fmt: skip
         script = f"for g in {shlex.join(self._groups())}; do echo $$ > $g; done; exec {shlex.join(argv)}"
