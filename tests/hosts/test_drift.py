@@ -169,8 +169,11 @@ def test_a_dropin_in_effect_is_set_aside_and_the_unit_restarted_once(daemon: Dae
 
 def test_a_variable_of_set_environment_is_refused_and_the_unit_restarted_once(daemon: Daemon, host: TestHost) -> None:
     before = serving(daemon, host)
+    held = "/etc/stoker/hold"  # or Stoker would have refused the variable before the process is there to have it
+    host.sh(f"mkdir -p /etc/stoker && echo me >{held}")
     host.sh(f"systemctl set-environment NCCL_ALGO=Ring LANG=C.UTF-8 && systemctl restart {UNIT}")
     shown(daemon, "loaded env.NCCL_ALGO", "running env.NCCL_ALGO")
+    host.sh(f"rm -r {held.rpartition('/')[0]}")
     daemon.wait(lambda: "NCCL_ALGO=Ring" not in environment(host), "an environment as declared", 20, "m")
     daemon.ready("m")
     settled(daemon)
@@ -261,9 +264,12 @@ def test_a_process_that_a_person_started_in_a_shell_is_not_touched(daemon: Daemo
     edit(host, "--host 0.0.0.0", "--host 127.0.0.1")
     host.write(DROPIN, b"[Service]\nEnvironment=NCCL_DEBUG=INFO\n")
     host.sh(f"systemctl daemon-reload && systemctl restart {UNIT}")
-    daemon.wait(lambda: "unit-restart" in actions(daemon), "the restart", 20, "m")
+    # Seen while the unit waits in its gate, both are put right without a restart.
+    daemon.wait(lambda: actions(daemon).count("put-unit") == 2, "the file put right", 20, "m")
+    daemon.wait(lambda: any(e["action"] == "set-aside" for e in daemon.events("m")), "the drop-in set aside", 20, "m")
     daemon.ready("m")
     settled(daemon)
+    assert "127.0.0.1" not in host.sh(f"tr '\\0' ' ' </proc/{show(host, 'MainPID')}/cmdline").stdout
     assert server.alive
     assert job.alive
     assert not [e for e in daemon.events() if e["action"].startswith("signal-")]
