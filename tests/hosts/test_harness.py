@@ -227,7 +227,9 @@ def test_what_a_killed_run_left_is_taken_down_by_the_next_one() -> None:
 def _run_with_a_host(then: str) -> tuple[subprocess.Popen[str], int, list[int]]:
     """Another run with one host: the run, the host's slot, and its pid 1."""
     script = (
-        "from harness import Pool\nfrom harness.slots import identity\nimport time\nwith Pool() as pool:\n"
+        "import signal, time\nfrom harness import Pool\nfrom harness.slots import identity\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell starts with `&` ignores it
+        "with Pool() as pool:\n"
         "    host = pool.make_host('gone')\n"
         "    print(host.slot.number, *identity(host.container.init_pid), flush=True)\n"
         f"    {then}\n    time.sleep(60)\n"
