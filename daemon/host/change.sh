@@ -142,8 +142,8 @@ set_aside() { # kept first, then taken out under another name, looked at again, 
     hash_of "$path"
     [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
     keep_copy
-    taken=$path.stoker-aside # no `.conf`: systemd does not read it
-    mv -fT "$path" "$taken" 2>"$T/out" 9>&- || {
+    taken=$path.$nonce # no `.conf`: systemd does not read it; and nobody's file
+    mv -T "$path" "$taken" 2>"$T/out" 9>&- || {
         rm -f "$kept" # nothing was moved: one copy more at each try would fill the disk
         refuse 1 "moving $path: $(head -c 500 "$T/out")"
     }

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from daemon.domain.actions import Action, UnitGround, UnitVerb, Verb
 from daemon.domain.observation import Unit, Unknown
 from daemon.domain.status import Drift, Reason
+from daemon.planner.dropins import DROPIN_KEY
 from daemon.planner.holders import Holders
 from daemon.planner.strays import Clearing, ServeQuestion
 from daemon.planner.world import Desired, Retired, World
 
 CONTESTED_AFTER = 3  # corrections of one field of one unit in 24 h: what comes back then is left alone
+DROPINS_AFTER = 9  # of all drop-ins of one unit: a tool may give each another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,23 @@ def keys(drift: Iterable[Drift]) -> tuple[str, ...]:
 
 def contested(world: World, drift: Iterable[Drift]) -> list[Drift]:
     """Those that were taken back as often as law 5 allows and are here again."""
-    return [one for one in drift if world.returned.get((one.unit, one.key), 0) >= CONTESTED_AFTER]
+    return [one for one in drift if _often(world, one)]
 
 
-def hands_off(drift: Iterable[Drift]) -> str:
+def _often(world: World, one: Drift) -> bool:
+    if world.returned.get((one.unit, one.key), 0) >= CONTESTED_AFTER:
+        return True
+    taken = sum(n for (unit, key), n in world.returned.items() if unit == one.unit and key.startswith(DROPIN_KEY))
+    return one.key.startswith(DROPIN_KEY) and taken >= DROPINS_AFTER
+
+
+def hands_off(world: World, drift: Iterable[Drift]) -> str:
     """What a person is told of contested drift."""
     first = next(iter(drift))
+    own = world.returned.get((first.unit, first.key), 0) >= CONTESTED_AFTER
+    what = f"{first.key} came back {CONTESTED_AFTER} times" if own else f"{DROPINS_AFTER} drop-ins were set aside"
     return (
-        f"{first.key} came back {CONTESTED_AFTER} times within a day and is left alone now: it is {first.observed}, "
+        f"{what} within a day and {first.key} is left alone now: it is {first.observed}, "
         f"declared {first.declared}; change the spec (any change counts anew) or end what brings it back"
     )
 

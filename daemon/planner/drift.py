@@ -39,7 +39,8 @@ def drift_of(desired: Desired, unit: Unit | None, inherited: frozenset[str] | Un
     differs = any(d.launch for d in loaded) or unit.load_state == "bad-setting"
     if unit.file.text is None:
         missing = Drift(desired.unit, "file", "present", "yes", "no", launch=True)
-        return (missing, *dropin_drift(desired, unit, differs))
+        # Beside a unit that is being adopted, what its drop-ins do to our launch is known once ours is loaded.
+        return (missing, *(() if desired.adopted else dropin_drift(desired, unit, differs)))
     found = [*file_drift(desired, unit), *dropin_drift(desired, unit, differs), *loaded]
     if unit.need_daemon_reload:
         found.append(Drift(desired.unit, "loaded", "reload", "no", "needed"))

@@ -21,6 +21,7 @@ from daemon.engines.unit import setting_keys
 from daemon.planner.world import Desired
 
 EXCERPT_CHARS = 1000
+DROPIN_KEY = "file dropin."  # how `Drift.key` of each begins
 _SECRETIVE = re.compile(
     r"(?i)^(\s*(?:SetCredential(?:Encrypted)?\s*=[^:]*:"
     r"|Environment\s*=.*?[A-Z0-9_]*(?:KEYS?|TOKEN|SECRET|PASS[A-Z]*|PWD|CREDENTIALS?)=)).*$"
@@ -50,7 +51,7 @@ def dropin_drift(desired: Desired, unit: Unit, launch_differs: bool) -> tuple[Dr
 
 def is_dropin(drift: Drift) -> bool:
     """Whether that row is of a drop-in."""
-    return drift.layer == "file" and drift.field.startswith("dropin.")
+    return drift.key.startswith(DROPIN_KEY)
 
 
 def set_aside(unit: Unit, drift: Drift) -> tuple[SetAside, ...]:

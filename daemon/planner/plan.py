@@ -253,7 +253,7 @@ def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: li
     if not by_person and world.corrections.get(unit.name, 0) >= budget:
         return block(plan, desired, Reason.BUDGET_EXHAUSTED, f"{budget} restarts in the last hour; next in 30 min")
     if not by_person and (back := contested(world, running)):
-        return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(back))
+        return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(world, back))
     if (bad := _binding(desired, world)) is not None:
         return block(plan, desired, *bad)
     why = ", ".join(f"{d.field}: {d.observed} is to be {d.declared}" for d in running[:3])

@@ -26,7 +26,7 @@ def settle_file(
     if not wrong:
         return _adopt(plan, desired, unit), False
     if back := contested(world, wrong):
-        return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(back)), False
+        return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(world, back)), False
     added = [d for d in wrong if is_dropin(d)]
     rest = [d for d in wrong if not is_dropin(d)]
     plan = add(plan, *dict.fromkeys(action for d in added for action in set_aside(unit, d)))
@@ -86,7 +86,7 @@ def settle_enabled(plan: Plan, desired: Desired, unit: Unit, drift: tuple[Drift,
         return plan
     if back := contested(world, wrong):
         known = plan.blocked.get(unit.name)
-        return plan if known is not None else block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(back))
+        return plan if known is not None else block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(world, back))
     record = desired.declared.record
     cures = wrong if record is not None and record.started_launch == desired.launch_hash else []
     return add(plan, verb(unit, "enable", Reason.UNIT_DRIFT, "starts by itself after a reboot", cures))

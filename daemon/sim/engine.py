@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -69,7 +70,7 @@ class Flags:
             return default
 
 
-class Engine:
+class Engine(ABC):
     """One running server. A subclass says what it prints, which processes it has and how it fails."""
 
     kind = ""
@@ -88,16 +89,17 @@ class Engine:
 
     # ---- for subclasses ----
 
+    @abstractmethod
     def begin(self) -> None:
-        raise NotImplementedError
+        """The launcher was executed."""
 
+    @abstractmethod
     def crash(self, text: str) -> None:
         """The rank that generates died with this exception."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lose_rank(self, process: SimProcess) -> None:
         """A rank ended by itself, or somebody ended it."""
-        raise NotImplementedError
 
     def say(self, text: str) -> None:
         """Each line is a message of the journal, as journald splits what a service prints."""

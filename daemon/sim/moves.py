@@ -5,6 +5,7 @@ Each brings the host up to now first. None of them is a command of Stoker's, and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from daemon.sim.disk import FENCE, HOLD, NOWHERE, UNITS
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from daemon.sim.units import Units
 
 
-class Moves:
+class Moves(ABC):
     """A part of `SimHost`."""
 
     machine: Machine
@@ -26,11 +27,13 @@ class Moves:
     launcher: Launcher
     _people: int
 
+    @abstractmethod
     def advance(self) -> None:
-        raise NotImplementedError
+        """Bring the state up to now."""
 
+    @abstractmethod
     def _go_down(self) -> None:
-        raise NotImplementedError
+        """Everything ends, as at a reboot."""
 
     # ---- engines ----
 

@@ -12,7 +12,7 @@ import pytest
 
 from daemon import host
 from daemon.probes.report import Answer
-from tests.host_scripts.conftest import Box, said
+from tests.host_scripts.conftest import NONCE, Box, said
 
 UNIT = "stoker-k26.server.service"
 TEXT = b"[Service]\nExecStart=/bin/true\nEnvironment='A=\xc3\xbc'\n"
@@ -344,7 +344,7 @@ def test_a_folder_that_is_a_link_to_another_units_is_not_emptied(box: Box) -> No
 def test_a_drop_in_that_cannot_be_moved_leaves_no_copy_at_each_try(box: Box) -> None:
     box.fence()
     file = put_dropin(box)
-    refuses = "case $* in *stoker-aside*) echo 'Operation not permitted' >&2; exit 1 ;; esac"
+    refuses = f"case $* in *.conf.{NONCE}*) echo 'Operation not permitted' >&2; exit 1 ;; esac"
     box.tool("mv", f'#!/bin/sh\n{refuses}\nexec /bin/mv "$@"\n')
     for _ in range(3):
         assert aside(box, file).exit_status == 1

@@ -14,7 +14,7 @@ import pytest
 from daemon.domain.observation import Fence, Observation, Process, Unknown
 from daemon.domain.status import Reason
 from daemon.probes.report import parse_observation
-from tests.host_scripts.conftest import BOOT_ID, Box
+from tests.host_scripts.conftest import BOOT_ID, Box, said
 from tests.probes.reference import show, uuid
 
 UNIT = "stoker-k26.server.service"
@@ -328,3 +328,16 @@ def test_whole_table_has_every_process(box: Box) -> None:
         seen = known(look(box, "whole-table 1").processes)
         process.kill()
     assert not seen or process.pid in seen
+
+
+@pytest.mark.parametrize("text", [b"# x\n" * 1_200_000, b"[Service]\n\0\0Nice=5\n"], ids=["large", "nul"])
+def test_a_drop_in_that_is_no_small_text_hides_nothing_else(box: Box, text: bytes) -> None:
+    (box.path("units") / UNIT).write_bytes(b"[Service]\nExecStart=/bin/true\n")
+    folder = box.path("units") / f"{UNIT}.d"
+    folder.mkdir()
+    (folder / "odd.conf").write_bytes(text)
+    (folder / "plain.conf").write_bytes(b"[Service]\nNice=5\n")
+    answer = box.ask("observe", "limit-ms 5000", f"unit {UNIT}")
+    assert answer.sections["texts"].exit_status == 0
+    assert b"ExecStart=/bin/true" in answer.sections["texts"].data
+    assert said(answer, "dropins") == [f"{UNIT} {folder}/plain.conf"]

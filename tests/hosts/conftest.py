@@ -39,6 +39,17 @@ def make_host(host_pool: Pool) -> Iterator[MakeHost]:
 
 
 @pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """tell(line, …): figures that are to be seen though the test passes."""
+
+    def told(*lines: str) -> None:
+        with capsys.disabled():
+            print("", *lines, sep="\n")
+
+    return told
+
+
+@pytest.fixture
 def host(make_host: MakeHost) -> TestHost:
     """One clean host with two GPUs."""
     return make_host("alpha")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -156,12 +156,12 @@ def sshd(host: TestHost, signal: str) -> int:
 
 
 def test_one_host_cut_off_turns_unknown_and_the_other_two_are_looked_at_in_time(
-    daemon: Daemon, three: dict[str, TestHost]
+    daemon: Daemon, three: dict[str, TestHost], tell: Callable[..., None]
 ) -> None:
     host = three["a"]
     before, actions = footprint(host), acted(daemon)
     assert sum(actions.values()) >= 3 * 3, "this test does not see what is done"
-    host.on_clean(lambda: host.sh("pkill -CONT -x sshd", check=False))
+    host.on_clean(lambda: sshd(host, "CONT"))
     host.on_clean(host.restore_link)
     with sampling(daemon) as sampled:
         stopped = sshd(host, "STOP")
@@ -180,10 +180,13 @@ def test_one_host_cut_off_turns_unknown_and_the_other_two_are_looked_at_in_time(
         back_after_cut = waited(daemon, "a known again", lambda: known(daemon, "a"), 90)
     worst = {name: sampled.longest_s(name) for name in NAMES}
     rests = ", ".join(f"{name} {worst[name]:.1f} s" for name in NAMES)
-    print(f"\nperiod {PERIOD_S:.0f} s; longest from look to look: {rests}; {len(sampled.looks['b'])} looks of b seen")
+    looked = f"period {PERIOD_S:.0f} s; longest from look to look: {rests}; {len(sampled.looks['b'])} looks of b seen"
     told = "{} for {:.0f} s: unknown {:.1f} s after the last good look, known again {:.1f} s after the end"
-    print(told.format(f"{stopped} sshd stopped", time_stopped, until_unknown, back_after_stop))
-    print(told.format("link cut", time_cut, until_unknown_by_cut, back_after_cut))
+    tell(
+        looked,
+        told.format(f"{stopped} sshd stopped", time_stopped, until_unknown, back_after_stop),
+        told.format("link cut", time_cut, until_unknown_by_cut, back_after_cut),
+    )
     assert until_unknown <= UNKNOWN_AFTER_S + SEEN_LATE_S
     assert until_unknown_by_cut <= UNKNOWN_AFTER_S + SEEN_LATE_S
     assert max(back_after_stop, back_after_cut) <= BACK_WITHIN_S

@@ -81,7 +81,9 @@ def hold_down(inside: Nested) -> None:
     inside.sh(f"systemctl stop {UNIT}")
 
 
-def test_a_server_on_the_same_port_outside_makes_nothing_ready(daemon: Daemon, pve: TestHost, inside: Nested) -> None:
+def test_a_server_on_the_same_port_outside_makes_nothing_ready(
+    daemon: Daemon, pve: TestHost, inside: Nested, tell: Callable[..., None]
+) -> None:
     impostor(pve)
     declared = spec(readiness={"period": "1s", "timeout": "1s"})
     inside.write(FAULTS, json.dumps(FAULTY["still loading"]).encode())
@@ -106,8 +108,10 @@ def test_a_server_on_the_same_port_outside_makes_nothing_ready(daemon: Daemon, p
             said[f"{name}: {reason}"] += 1
             seen[ready["reason"]] += 1
     looked = daemon.metric("stoker_reconcile_total", result="ok") - looked
-    print(f"\nfalse ready {false_ready} of {attempts} probes, with {looked:.0f} looks of the daemon beside them")
-    print(f"probes said {dict(said)}; the daemon said {dict(seen)}")
+    tell(
+        f"false ready {false_ready} of {attempts} probes, with {looked:.0f} looks of the daemon beside them",
+        f"probes said {dict(said)}; the daemon said {dict(seen)}",
+    )
     assert (attempts, false_ready) == (60, 0)
     assert looked >= 10
     assert not [e for e in daemon.events("m") if e["reason"] == "Generated"]

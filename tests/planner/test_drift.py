@@ -17,8 +17,8 @@ from daemon.domain.status import Reason
 from daemon.engines.effective import Claim, claims, question
 from daemon.engines.unit import parse_unit, setting_keys, with_unset
 from daemon.planner.conditions import instance_state, spec_conditions
-from daemon.planner.decision import CONTESTED_AFTER
-from daemon.planner.drift import _argv_difference
+from daemon.planner.decision import CONTESTED_AFTER, DROPINS_AFTER
+from daemon.planner.drift import _argv_difference, drift_of
 from daemon.planner.dropins import foreign
 from daemon.planner.environment import WATCHED
 from daemon.planner.facts import inventory_drift
@@ -493,3 +493,28 @@ def test_the_excerpt_of_a_dropin_tells_no_secret(text: str) -> None:
     assert "[Service]" in told[0]
     assert "correct" not in told[0]
     assert "battery" not in told[0]
+
+
+def test_drop_ins_of_ever_new_names_are_left_alone_too_in_the_end() -> None:
+    driver = settled()
+    for number in range(20):
+        driver.box.units[UNIT].dropins[f"{FOLDER}/override-{number}.conf"] = "[Service]\nNice=5\n"
+        plan = driver.turn()
+        if not plan.actions:
+            break
+    assert number == DROPINS_AFTER
+    assert plan.blocked[UNIT].reason is Reason.DRIFT_CONTESTED
+    assert "drop-ins were set aside" in plan.blocked[UNIT].detail
+
+
+def test_adoption_leaves_a_drop_in_alone_that_our_launch_outranks() -> None:
+    """What a person's drop-ins do to our launch is known once our own drop-in is loaded."""
+    driver = settled()
+    unit = driver.box.look(0.0, (UNIT,)).unit(UNIT)
+    assert isinstance(unit, Unit)
+    theirs = "[Service]\nEnvironmentFile=/etc/default/hf-token\n"
+    token = DropIn(f"{FOLDER}/10-token.conf", theirs, hashlib.sha256(theirs.encode()).hexdigest())
+    person = Loaded(("/usr/bin/python3", "-m", "x"), (), "", "")
+    assert unit.file is not None
+    before = replace(unit, loaded=person, dropins=(token,), file=replace(unit.file, text=None, sha256=None))
+    assert not [row for row in drift_of(adopted(), before, frozenset()) if "dropin" in row.field]

@@ -170,9 +170,6 @@ async def mask(stage: Stage, dice: random.Random) -> None:
         stage.note("mask", f"{unit} on {name}")
         host.mask(unit)
         await asyncio.sleep(dice.uniform(5.0, 60.0))
-        if (unit, name) not in stage.schedule.wishes:
-            # Gone meanwhile: a file that a person put back would be Unclaimed, theirs to remove (law 7).
-            host.machine.disk.remove(f"/root/{unit}")
         host.unmask(unit)
 
 
