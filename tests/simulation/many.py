@@ -10,7 +10,6 @@ import argparse
 import gc
 import os
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from daemon.settings import wall_clock
+from tests.provenance import made
 from tests.simulation.run import Result, run_seed
 
 FIRST_SEED = 1
@@ -115,7 +114,7 @@ def main(args: Sequence[str] | None = None) -> int:
     if given.only is not None:
         return _only(given.only, given.trace)
     tally = run_many(range(given.first, given.first + given.seeds), given.cores, _say_failed)
-    text = "\n".join([*_made(), f"seeds from {given.first}", *tally.lines()]) + "\n"
+    text = "\n".join([*made(), f"seeds from {given.first}", *tally.lines()]) + "\n"
     sys.stdout.write(text)
     if given.result is not None:
         given.result.write_text(text, encoding="utf-8")
@@ -125,14 +124,6 @@ def main(args: Sequence[str] | None = None) -> int:
 def _say_failed(one: Result) -> None:
     for line in one.wrong:
         print(f"SEED={one.seed}: {line[:600]}", file=sys.stderr, flush=True)
-
-
-def _made() -> Iterator[str]:
-    """When, of which state of the source, and by what."""
-    asked = ("git", "describe", "--always", "--dirty", "--exclude=*")
-    told = subprocess.run(asked, capture_output=True, text=True, check=False)
-    yield f"{wall_clock():%Y-%m-%d %H:%M} UTC, revision {told.stdout.strip() or 'unknown'}"
-    yield f"Python {sys.version.split()[0]}, {os.cpu_count()} cores"
 
 
 def _only(seed: int, trace: Path | None) -> int:
