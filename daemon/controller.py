@@ -29,7 +29,7 @@ from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.metrics.samples import FleetSample, HostNow
 from daemon.observe import Wanted, observe
-from daemon.planner.strays import ServeQuestion
+from daemon.planner.clearing import ServeQuestion
 from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
 from daemon.reconcile import Limits, Pass, Reconciler

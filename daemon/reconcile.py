@@ -25,11 +25,11 @@ from daemon.lease import hold_fence
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics
 from daemon.observe import Wanted, Weighed, observe
+from daemon.planner.clearing import LOOK_GOOD_S, helped_by
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.environment import WATCHED
 from daemon.planner.plan import Plan, decide
-from daemon.planner.strays import LOOK_GOOD_S, helped_by
 from daemon.planner.world import Desired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
 from daemon.remember import adopt, corrected, count, remember, restarts, returned

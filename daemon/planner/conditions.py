@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
+from daemon.planner.barrier import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
 from daemon.planner.holders import Holders, in_container
 from daemon.planner.plan import Plan
-from daemon.planner.strays import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S, is_mps_server
+from daemon.planner.protect import is_mps_server
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
 
 MISSES_BEFORE_NOT_READY = 2

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from daemon.domain.actions import Action, UnitGround, UnitVerb, Verb
 from daemon.domain.observation import Unit, Unknown
 from daemon.domain.status import Drift, Reason
+from daemon.planner.clearing import Clearing, ServeQuestion
 from daemon.planner.dropins import DROPIN_KEY
 from daemon.planner.holders import Holders
-from daemon.planner.strays import Clearing, ServeQuestion
 from daemon.planner.world import Desired, Retired, World
 
 CONTESTED_AFTER = 3  # corrections of one field of one unit in 24 h: what comes back then is left alone

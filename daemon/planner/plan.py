@@ -12,6 +12,8 @@ from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal,
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
+from daemon.planner.barrier import blockers
+from daemon.planner.clearing import clear_strays, left_of
 from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, verb, wake
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mark, masked
@@ -19,7 +21,6 @@ from daemon.planner.environment import first_seen, is_extra, own_doing, refused
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
 from daemon.planner.holders import holders_of, ledger_of
 from daemon.planner.settle import settle_enabled, settle_file
-from daemon.planner.strays import blockers, clear_strays, left_of
 from daemon.planner.world import Desired, Record, Retired, World
 
 __all__ = ["Blocked", "Plan", "ProbeWanted", "decide", "destructive"]

@@ -1,4 +1,4 @@
-"""Clearing: which holders may be signalled now, which only later, which never; and what they block (law 3).
+"""Clearing: which holders may be signalled now, which only later, which never (law 3).
 
 A process is signalled only when it is an orphan that our policy covers, was seen in two complete looks at least
 0.5 s apart, holds what a spec needs, and is not protected.
@@ -6,8 +6,6 @@ A process is signalled only when it is an orphan that our policy covers, was see
 
 from __future__ import annotations
 
-import math
-import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,42 +13,16 @@ from daemon.domain.actions import Action, Signal
 from daemon.domain.observation import Observation, Process, ProcessId, Unknown
 from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
-from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, tree_ports, unseen_listeners
+from daemon.planner.holders import Holder, Holders, tree_ports
 from daemon.planner.ownership import is_engine
+from daemon.planner.protect import mps_runs, protected
 from daemon.planner.world import Desired, Retired, StrayFact, World
 
 SIGHTING_GAP_S = 0.5
 LOOK_GOOD_S = 30.0
 SURVIVES_KILL_S = 10.0
-UNEXPLAINED_MIB = 1024
 MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
 LIKELY_PATIENCE_S = 15.0  # a saturated server of somebody else answers late
-UNEXPLAINED_WAIT_S = 120.0
-
-PROTECTED_COMMANDS = frozenset(
-    [
-        "nvidia-cuda-mps-server",
-        "nvidia-cuda-mps-control",
-        "nvidia-persistenced",
-        "nv-fabricmanager",
-        "nv-hostengine",
-        "dcgm-exporter",
-        "dcgmi",
-        "nvidia-smi",
-        "Xorg",
-        "Xwayland",
-        "gnome-shell",
-        "kwin_wayland",
-        "sshd",
-        "systemd",
-        "systemd-journald",
-        "dbus-daemon",
-        "stoker-host",
-    ]
-)
-_KERNEL_NAMES = frozenset(name[:15] for name in PROTECTED_COMMANDS)  # comm holds no more (case B05)
-_MPS_SERVER = "nvidia-cuda-mps-server"
-_STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +57,13 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
     """Signals for the proven, in one action for each signal; nothing when an input is unknown."""
     if isinstance(holders, Unknown):
         return Clearing()
-    mps = _mps_runs(look)
+    mps = mps_runs(look)
     verdicts: list[Verdict] = []
     send: dict[str, list[Holder]] = {"TERM": [], "CONT": [], "KILL": []}
     for holder in holders.all:
         if not holder.ownership.orphan or holder.process.state == "Z":
             continue
-        verdict = _may_clear(holder, world, look, mps)
+        verdict = may_clear(holder, world, look, mps)
         verdicts.append(verdict)
         if verdict.reason is Reason.OK:
             for signal in _signals(
@@ -114,11 +86,12 @@ def _signal(name: str, holders: list[Holder]) -> Signal:
             return Signal("KILL", targets, why, Reason.ORPHAN_WORKERS)
 
 
-def _may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
+def may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
+    """What happens to one orphan now; `mps`: a CUDA MPS server runs."""
     process, fact = holder.process, world.strays.get(holder.process.id)
     wanting = [d for d in world.desired if _wants(d, holder)]
     retired = any(left_of(holder, r) for r in world.retired)
-    if process.id.pid <= 1 or not process.argv or _protected(process, world):
+    if process.id.pid <= 1 or not process.argv or protected(process, world.host.protect):
         return Verdict(holder, Reason.PROTECTED, "on the protect list")
     if mps:
         return Verdict(holder, Reason.STRAY_UNDER_MPS, "CUDA MPS runs: killing one client can hurt all")
@@ -144,18 +117,6 @@ def left_of(holder: Holder, retired: Retired) -> bool:
     return retired.clears and holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
 
 
-def is_mps_server(process: Process) -> bool:
-    """The server of CUDA MPS: never a stray, and its own small share of a card is in nobody's way (case B15)."""
-    name = posixpath.basename(_command(process))
-    return name == _MPS_SERVER or (not process.argv and name == _MPS_SERVER[:15])
-
-
-def _mps_runs(look: Observation) -> bool:
-    """Whether an MPS server is among the candidates, whether or not the driver names it on a card."""
-    here = () if isinstance(look.processes, Unknown) else look.processes
-    return any(process.state != "Z" and is_mps_server(process) for process in here)
-
-
 def _wants(desired: Desired, holder: Holder) -> bool:
     view = desired.declared.view
     if not view.run or view.suspend:
@@ -178,24 +139,6 @@ def _covered(holder: Holder, world: World) -> bool:
     """A likely orphan is ours to clear where the host is exclusive, or an instance of ours already held that thing."""
     held = {uuid for uuid, _, _ in holder.gpus} | {f"port:{port}" for port in holder.ports}
     return world.host.exclusive or bool(held & world.held_before)
-
-
-def _protected(process: Process, world: World) -> bool:
-    command = posixpath.basename(_command(process))
-    if command in PROTECTED_COMMANDS or process.comm in _KERNEL_NAMES:
-        return True
-    for rule in world.host.protect:
-        if rule.command is not None and rule.command == command:
-            return True
-        if rule.user is not None and rule.user == process.user:
-            return True
-        if rule.unit is not None and rule.unit in process.cgroup.split("/"):
-            return True
-    return False
-
-
-def _command(process: Process) -> str:
-    return process.argv[0].split(" ")[0] if process.argv else process.comm
 
 
 def _grace_s(holder: Holder, world: World) -> float:
@@ -223,87 +166,3 @@ def _questions(world: World, look: Observation, holders: Holders) -> tuple[Serve
             if ports:
                 asked.append(ServeQuestion(process.id, ports, MARKED_PATIENCE_S if marked else LIKELY_PATIENCE_S))
     return tuple(asked)
-
-
-def blockers(
-    desired: Desired, holders: Holders | Unknown, look: Observation, world: World
-) -> tuple[tuple[Reason, str], ...]:
-    """What keeps an instance from starting on clean cards, worst first; empty when the way is clear."""
-    if isinstance(holders, Unknown):
-        return ((holders.reason, f"holders are not known: {holders.detail}"),)
-    if desired.gpus and isinstance(look.apps, Unknown):
-        return ((look.apps.reason, f"GPU processes are not known: {look.apps.detail}"),)
-    found = [_blocker(h, world, look) for h in _in_the_way(desired, holders)]
-    found += [
-        (Reason.GHOST_GPU_PROCESS, f"the driver names pid {pid} on {uuid}, which is nobody here")
-        for uuid, pid, _ in holders.ghosts
-        if uuid in desired.gpu_uuids
-    ]
-    found += [
-        (Reason.PORT_IN_USE, f"port {port} is taken, by whom cannot be seen")
-        for port in unseen_listeners(look, desired.ports)
-    ]
-    if not found:
-        found = [*_unexplained(desired, holders, look, world)]
-    return tuple(found)
-
-
-def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
-    """Holders of its cards or port, and leftovers in its own cgroup, but small shares of other live instances."""
-    here = holders.on(desired.gpu_uuids, desired.ports)
-    for holder in holders.all:
-        leftover = holder.unit_group == desired.unit and holder.ownership.owner != "managed"
-        if holder not in here and not leftover:
-            continue
-        if holder.ownership.owner == "managed" and holder.unit_group == desired.unit:
-            continue
-        on_ours = [mib for uuid, _, mib in holder.gpus if uuid in desired.gpu_uuids]
-        small = all(mib is not None and mib < SMALL_SHARE_MIB for mib in on_ours)
-        sharing = holder.ownership.owner == "managed" or is_mps_server(holder.process)
-        if sharing and small and not leftover and not set(desired.ports) & set(holder.ports):
-            continue
-        yield holder
-
-
-def _blocker(holder: Holder, world: World, look: Observation) -> tuple[Reason, str]:
-    match holder.ownership.owner:
-        case "unknown":
-            return Reason.OWNERSHIP_UNKNOWN, holder.describe()
-        case "orphan-proven" | "orphan-likely":
-            if holder.process.state == "Z":
-                return (
-                    Reason.DEFUNCT_PROCESS,
-                    f"{holder.describe()}; its parent, pid {holder.process.ppid}, must reap it",
-                )
-            verdict = _may_clear(holder, world, look, _mps_runs(look))
-            reason = verdict.reason if verdict.reason in _STUCK else Reason.ORPHAN_WORKERS
-            going = verdict.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)
-            return reason, holder.describe() if going else f"{holder.describe()}; {verdict.detail}"
-        case "managed" | "foreign":
-            reason = Reason.FOREIGN_HOLDER if holder.gpus else Reason.PORT_IN_USE
-            return reason, holder.describe()
-
-
-def _unexplained(desired: Desired, holders: Holders, look: Observation, world: World) -> Iterable[tuple[Reason, str]]:
-    """Memory nobody explains blocks for a bounded time: it may be on its way back, or unseen by a broken baseline."""
-    if isinstance(look.gpus, Unknown):
-        return
-    explained = {uuid for holder in holders.all for uuid, _, _ in holder.gpus}
-    for gpu in look.gpus:
-        if gpu.uuid not in desired.gpu_uuids or gpu.uuid in explained or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
-            continue
-        # Where the driver names no process at all, as in a container, only the unit's own end tells since when.
-        since_s = min(world.now_s - world.memory_since.get(gpu.uuid, world.now_s), _down_for_s(desired, look))
-        if since_s < UNEXPLAINED_WAIT_S:
-            yield (
-                Reason.WAITING_FOR_MEMORY,
-                f"GPU {gpu.index} still shows {gpu.memory_used_mib} MiB, held by nobody seen",
-            )
-
-
-def _down_for_s(desired: Desired, look: Observation) -> float:
-    """Since when the instance's own unit is down; without end when it never ran."""
-    unit = look.unit(desired.unit)
-    if unit is None or isinstance(unit, Unknown) or unit.inactive_enter_us <= 0:
-        return math.inf
-    return max(0.0, (look.identity.monotonic_us - unit.inactive_enter_us) / 1_000_000)
