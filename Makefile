@@ -11,7 +11,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-.PHONY: demo test hosts hosts-main hosts-fleet hosts-long hosts-timed can-boot show simulate crash-points bench lint lock
+.PHONY: demo test hosts hosts-main hosts-fleet hosts-strays hosts-long hosts-timed can-boot show simulate crash-points bench lint lock
 
 $(STAMP): requirements.txt pyproject.toml
 	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
@@ -28,16 +28,19 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest -q -m "not hosts and not bench"
 
-# Four parts, so that `make -j2 -O hosts` can run them side by side: most of each is waiting.
-hosts: hosts-main hosts-fleet hosts-long hosts-timed
+# Five parts, so that `make -j2 -O hosts` can run them side by side: most of each is waiting.
+hosts: hosts-main hosts-fleet hosts-strays hosts-long hosts-timed
 LONG := $(addprefix tests/hosts/test_,crash_points.py demo_faults.py)
 TIMED := $(addprefix tests/hosts/test_,demo_bare_root.py watch.py cut_off.py)
 
 hosts-main: can-boot $(STAMP)
-	$(PY) -m pytest -q --durations=12 -m "hosts and not fleet"
+	$(PY) -m pytest -q --durations=12 -m "hosts and not fleet and not strays"
 
 hosts-fleet: can-boot $(STAMP)
-	$(PY) -m pytest -q --durations=12 -m "hosts and fleet" $(addprefix --ignore=,$(LONG) $(TIMED))
+	$(PY) -m pytest -q --durations=12 -m "hosts and fleet and not strays" $(addprefix --ignore=,$(LONG) $(TIMED))
+
+hosts-strays: can-boot $(STAMP)
+	$(PY) -m pytest -q --durations=12 -m "hosts and strays"
 
 hosts-long: can-boot $(STAMP)
 	$(PY) -m pytest -q --durations=12 $(LONG)
