@@ -8,8 +8,11 @@ Called by whoever shows what a host or an engine printed. Engines print their ke
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 HIDDEN = "[redacted]"
+_READ_CHARS = 8192  # of a command line: a secret's end must be seen for it to be known as one
 _NAME = (
     r"(?:[A-Za-z0-9_-]{0,64}[_-])?(?:api[_-]?keys?|(?:hf|hub|auth|access|bearer|refresh|id|session)[_-]?token|token"
     r"|pass(?:word|wd|phrase)|secret(?:[_-](?:access[_-])?key)?|credentials?|private[_-]key)"
@@ -62,6 +65,25 @@ def redact(text: str) -> str:
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text
+
+
+@lru_cache(maxsize=8192)  # the same processes are described in every pass
+def redact_argv(argv: tuple[str, ...], room: int) -> str:
+    """A command line as one line of at most `room` characters, bounded before it is looked at."""
+    line = redact(" ".join(" ".join(_bare_flags(argv)).split()))
+    return line if len(line) <= room else line[: room - 2] + " …"
+
+
+def _bare_flags(argv: Sequence[str]) -> Iterator[str]:
+    """The first words; what follows a secret's flag is hidden though it begins like a flag, and may hold spaces."""
+    left, secret = _READ_CHARS, False
+    for word in argv:
+        if left <= 0:
+            return
+        shown = HIDDEN if secret and word.startswith("-") else word[:left]
+        yield shown
+        left -= len(shown) + 1
+        secret = word.startswith("-") and is_secret_name(word[:256].lstrip("-"))
 
 
 def is_secret_name(name: str) -> bool:

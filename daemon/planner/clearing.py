@@ -1,7 +1,7 @@
 """Clearing: which holders may be signalled now, which only later, which never (law 3).
 
 A process is signalled only when it is an orphan that our policy covers, was seen in two complete looks at least
-0.5 s apart, holds what a spec needs, and is not protected.
+0.5 s apart, holds what a spec needs, and is not protected. A person's word stands in for policy and need alone.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
                 holder.process, world.strays[holder.process.id], _grace_s(holder, world), world.now_s
             ):
                 send[signal].append(holder)
-    actions = tuple(_signal(name, found) for name, found in send.items() if found)
+    actions = tuple(_signal(name, found, world) for name, found in send.items() if found)
     return Clearing(actions, tuple(verdicts), _questions(world, look, holders), 0.6 if verdicts else None)
 
 
-def _signal(name: str, holders: list[Holder]) -> Signal:
+def _signal(name: str, holders: list[Holder], world: World) -> Signal:
     targets = tuple(sorted((h.process.id for h in holders), key=lambda p: p.pid))
-    why = "; ".join(h.describe() for h in holders)[:2000]
+    why = "; ".join(_why(h, world) for h in holders)[:2000]
     match name:
         case "TERM":
             return Signal("TERM", targets, why, Reason.ORPHAN_WORKERS)
@@ -86,20 +86,26 @@ def _signal(name: str, holders: list[Holder]) -> Signal:
             return Signal("KILL", targets, why, Reason.ORPHAN_WORKERS)
 
 
+def _why(holder: Holder, world: World) -> str:
+    by = world.asked.get(holder.process.id)
+    return holder.describe() if by is None else f"asked by {by}: {holder.describe()}"
+
+
 def may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
     """What happens to one orphan now; `mps`: a CUDA MPS server runs."""
     process, fact = holder.process, world.strays.get(holder.process.id)
-    wanting = [d for d in world.desired if _wants(d, holder)]
+    asked, wanting = process.id in world.asked, wanted_by(world, holder)
     retired = any(left_of(holder, r) for r in world.retired)
     if process.id.pid <= 1 or not process.argv or protected(process, world.host.protect):
         return Verdict(holder, Reason.PROTECTED, "on the protect list")
     if mps:
         return Verdict(holder, Reason.STRAY_UNDER_MPS, "CUDA MPS runs: killing one client can hurt all")
-    if not (wanting or retired):
+    if not (wanting or retired or asked):
         return Verdict(holder, Reason.REPORT_ONLY, "holds nothing that a running spec needs")
-    if world.host.strays.limit == "report" or any(d.declared.view.strays.kill == "report" for d in wanting):
+    reported = world.host.strays.limit == "report" or any(d.declared.view.strays.kill == "report" for d in wanting)
+    if reported and not asked:
         return Verdict(holder, Reason.REPORT_ONLY, "policy says report")
-    if holder.ownership.owner == "orphan-likely" and not _covered(holder, world):
+    if holder.ownership.owner == "orphan-likely" and not (asked or _covered(holder, world)):
         return Verdict(holder, Reason.REPORT_ONLY, "likely an orphan, but this host is not exclusive")
     # This look began late enough after the end of the first one: what passed between is no second sighting.
     if fact is None or look.at_s - fact.first_seen_s < SIGHTING_GAP_S or world.now_s - look.at_s > LOOK_GOOD_S:
@@ -115,6 +121,11 @@ def left_of(holder: Holder, retired: Retired) -> bool:
         return True
     marks = dict(holder.process.marks or ())
     return retired.clears and holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
+
+
+def wanted_by(world: World, holder: Holder) -> tuple[Desired, ...]:
+    """The instances that are to run and need something that this process holds."""
+    return tuple(desired for desired in world.desired if _wants(desired, holder))
 
 
 def _wants(desired: Desired, holder: Holder) -> bool:
@@ -142,7 +153,7 @@ def _covered(holder: Holder, world: World) -> bool:
 
 
 def _grace_s(holder: Holder, world: World) -> float:
-    graces = [duration_s(d.declared.view.strays.grace) for d in world.desired if _wants(d, holder)]
+    graces = [duration_s(d.declared.view.strays.grace) for d in wanted_by(world, holder)]
     return max(graces, default=20.0)
 
 

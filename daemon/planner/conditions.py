@@ -15,7 +15,7 @@ from daemon.planner.barrier import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
-from daemon.planner.holders import Holders, in_container
+from daemon.planner.holders import Holders, described, in_container
 from daemon.planner.plan import Plan
 from daemon.planner.protect import is_mps_server
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
@@ -324,7 +324,7 @@ def _clean(world: World, look: Observation, plan: Plan, generation: int) -> Cond
     for owner, reason in (("orphan", Reason.ORPHAN_WORKERS), ("foreign", Reason.FOREIGN_HOLDER)):
         found = [h for h in holders.all if h.ownership.owner.startswith(owner) and not is_mps_server(h.process)]
         if found:
-            return said("False", reason, "; ".join(h.describe() for h in found)[:1000])
+            return said("False", reason, described([h.describe() for h in found]))
     ghost = next((g for g in holders.ghosts if not _may_be_ours(g[0], world, look)), None)
     if ghost is not None:
         uuid, pid, _ = ghost

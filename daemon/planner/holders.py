@@ -7,16 +7,19 @@ another may name a wrong process: who holds a card in use is then told only by o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from daemon.domain.observation import Gpu, Observation, Process, ProcessId, Unit, Unknown
+from daemon.engines.redact import redact_argv
 from daemon.engines.unit import parse_unit
 from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, is_engine, marked_units
 from daemon.planner.world import World
 
 SMALL_SHARE_MIB = 1024
 NOBODY_HERE = -1
+LINE_CHARS = 120  # of a command line within a sentence
+MOST_TOLD = 3
 SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
 
 
@@ -32,15 +35,25 @@ class Holder:
 
     def describe(self) -> str:
         """One line for a person: pid, command, user, GPU and port, and whose it is."""
-        command = " ".join(" ".join(self.process.argv).split())[:120] or f"[{self.process.comm}]"
         held = [f"GPU {index}" for _, index, _ in self.gpus]  # no figure that moves: a steady host writes nothing
         held += [f"port {port}" for port in self.ports]
         where = ", ".join(held) or f"the cgroup of {self.unit_group}"
         user = self.process.user or f"uid {self.process.uid}"
         return (
-            f"pid {self.process.id.pid} ({command}) of {user} holds {where}: "
+            f"pid {self.process.id.pid} ({command_of(self.process, LINE_CHARS)}) of {user} holds {where}: "
             f"{self.ownership.owner}, {self.ownership.proof}"
         )
+
+
+def command_of(process: Process, room: int) -> str:
+    """Its command line without secrets, in at most `room` characters; its name in brackets where it has none."""
+    return redact_argv(process.argv, room) or f"[{process.comm}]"
+
+
+def described(details: Sequence[str]) -> str:
+    """The first few of many lines of one kind, and how many there are: `stoker strays` lists all."""
+    more = len(details) - MOST_TOLD
+    return "; ".join(details[:MOST_TOLD]) + (f"; and {more} more, see `stoker strays`" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)

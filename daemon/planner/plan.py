@@ -19,7 +19,7 @@ from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mark, masked
 from daemon.planner.environment import first_seen, is_extra, own_doing, refused
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
-from daemon.planner.holders import holders_of, ledger_of
+from daemon.planner.holders import described, holders_of, ledger_of
 from daemon.planner.settle import settle_enabled, settle_file
 from daemon.planner.world import Desired, Record, Retired, World
 
@@ -185,7 +185,7 @@ def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obse
         case "activating":
             if unit.waits_in_gate:
                 holders = blockers(desired, plan.holders, look, world)
-                detail = "; ".join(detail for _, detail in holders) or "opens by itself"
+                detail = described([detail for _, detail in holders]) or "opens by itself"
                 return wake(block(plan, desired, Reason.WAITING_IN_GATE, detail), 1.0)
             return wake(block(plan, desired, Reason.UNIT_RESTARTING, f"{unit.sub_state}"), 2.0)
         case "deactivating":
@@ -271,7 +271,7 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
         return block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
-        plan = block(plan, desired, held[0][0], "; ".join(detail for _, detail in held))
+        plan = block(plan, desired, held[0][0], described([detail for _, detail in held]))
         return wake(plan, _again_in_s(desired, held[0][0], world))
     return add(plan, verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
 

@@ -139,6 +139,7 @@ class World:
     probing: frozenset[str] = frozenset()
     corrections: Mapping[str, int] = field(default_factory=dict)
     held_before: frozenset[str] = frozenset()  # GPU UUIDs and "port:N" an instance of ours held since boot
+    asked: Mapping[ProcessId, str] = field(default_factory=dict)  # what a person asked to clear → who asked
     cleared: frozenset[str] = frozenset()  # units whose strays were cleared since their last start
     memory_since: Mapping[str, float] = field(default_factory=dict)  # GPU UUID → since when its memory is unexplained
     returned: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (unit, Drift.key) → corrections in 24 h

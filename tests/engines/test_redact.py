@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.engines.redact import HIDDEN, is_secret_name, redact
+from daemon.engines.redact import HIDDEN, is_secret_name, redact, redact_argv
 
 SECRET = "s3cr3tValue99"
 
@@ -88,3 +88,32 @@ def test_names_of_secrets(name: str, secret: bool) -> None:
 def test_long_hostile_text_ends_soon(piece: str) -> None:
     """A pattern that backtracks takes hours on these; a good one milliseconds."""
     assert redact(piece * (65536 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("python3", "x.py", "--api-key", SECRET, "--port", "1"),
+        ("python3", "x.py", "--api-key", f"-{SECRET}", "--port", "1"),
+        ("python3", "x.py", "--password", f"two {SECRET} words", "--port", "1"),
+        ("python3", "x.py", f"--api-key={SECRET}"),
+        ("vllm", "serve", "m", "--api-key", "first", SECRET),
+        ("env", f"HF_TOKEN={SECRET}", "python3", "x.py"),
+        ("curl", "-H", f"Authorization: Bearer {SECRET}", "http://x"),
+        (f"python3 x.py --api-key {SECRET}",),  # a title that was set by hand
+        ("python3", "--api-key", SECRET * 2000),
+        ("x" * 8000, "--api-key", SECRET * 100),
+    ],
+)
+@pytest.mark.parametrize("room", [30, 120, 4000])
+def test_no_secret_of_a_command_line_is_shown_however_it_is_cut(argv: tuple[str, ...], room: int) -> None:
+    shown = redact_argv(argv, room)
+    assert SECRET[:6] not in shown
+    assert len(shown) <= room
+    assert redact_argv((shown,), room) == shown
+
+
+def test_a_command_line_without_a_secret_is_shown_as_it_is() -> None:
+    argv = ("/usr/bin/python3", "-m", "sglang.launch_server", "--tokenizer-path", "/m", "--max-total-tokens", "9")
+    assert redact_argv(argv, 400) == " ".join(argv)
+    assert redact_argv(("a\n\x1b[2J", "b" * 1_000_000), 40) == "a \x1b[2J " + "b" * 31 + " …"
