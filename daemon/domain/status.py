@@ -45,6 +45,7 @@ class Reason(StrEnum):
     WATCHED = "Watched"
     WATCH_UNAVAILABLE = "WatchUnavailable"
     NOT_OBSERVED_YET = "NotObservedYet"
+    NOT_RECORDED = "NotRecorded"
     OBSERVATION_OLD = "ObservationOld"
     # tools and sections
     TOOL_MISSING = "ToolMissing"

@@ -49,6 +49,7 @@ class Section:
     exit_status: int
     ms: int
     data: bytes
+    complete: bool = True  # false: it was cut on the way, and nothing in it counts
 
     @property
     def text(self) -> str:
@@ -58,12 +59,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete answer: its end mark arrived."""
+    """A complete answer: its end mark arrived. `absent` is why a section that is not in it is not known."""
 
     verb: str
     version: int
     exit_status: int
     sections: Mapping[str, Section]
+    absent: Reason = Reason.LOOK_INCOMPLETE
 
     @property
     def error(self) -> str:
@@ -72,17 +74,32 @@ class Answer:
         return "" if section is None else section.text.strip()
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An answer whose end mark never came: why, and the sections that came before, the last perhaps not complete."""
+
+    why: Unknown
+    sections: Mapping[str, Section]
+    version: int = 0
+
+
 def parse_answer(data: bytes, nonce: str) -> Answer | Unknown:
     """Everything between the begin and the end mark of this nonce; what stands before and after is not ours."""
+    found = parse_partial(data, nonce)
+    return found if isinstance(found, Answer) else found.why
+
+
+def parse_partial(data: bytes, nonce: str) -> Answer | Cut:
+    """The same, with what came of an answer that was cut."""
     if len(data) > MAX_ANSWER_BYTES:
-        return Unknown(Reason.TRUNCATED, f"{len(data)} bytes came")
+        return Cut(Unknown(Reason.TRUNCATED, f"{len(data)} bytes came"), {})
     mark = b"@" + nonce.encode() + b" "
     start = data.find(mark + b"begin ")
     if start < 0:
-        return Unknown(Reason.LOOK_INCOMPLETE, f"no answer in {len(data)} bytes: {text(data[-200:])!r}")
+        return Cut(Unknown(Reason.LOOK_INCOMPLETE, f"no answer in {len(data)} bytes: {text(data[-200:])!r}"), {})
     begin = _BEGIN.match(data, start + len(mark))
     if begin is None:
-        return Unknown(Reason.LOOK_INCOMPLETE, "the answer has no beginning")
+        return Cut(Unknown(Reason.LOOK_INCOMPLETE, "the answer has no beginning"), {})
     sections: dict[str, Section] = {}
     at = begin.end()
     while data.startswith(mark, at):
@@ -95,16 +112,20 @@ def parse_answer(data: bytes, nonce: str) -> Answer | Unknown:
             break
         name, stop = text(head[1]), head.end() + int(head[4])
         if data[stop : stop + 1] != b"\n" or name in sections:
-            break
+            last = Section(name, int(head[2]), int(head[3]), data[head.end() : stop], complete=False)
+            why = _ended_after(sections)
+            return Cut(why, {**sections, name: last} if name not in sections else sections, int(begin[2]))
         sections[name] = Section(name, int(head[2]), int(head[3]), data[head.end() : stop])
         at = stop + 1
+    return Cut(_ended_after(sections), sections, int(begin[2]))
+
+
+def _ended_after(sections: dict[str, Section]) -> Unknown:
     return Unknown(Reason.LOOK_INCOMPLETE, f"the answer ends after section {next(reversed(sections), 'none')}")
 
 
-def failure(section: Section | None, name: str) -> Unknown | None:
+def failure(section: Section, name: str) -> Unknown | None:
     """Why a section says nothing, by its exit status; None when it may be read."""
-    if section is None:
-        return Unknown(Reason.LOOK_INCOMPLETE, f"section {name} is missing")
     said = section.text.strip()[-_DETAIL_CHARS:]
     detail = f"{name}: exit status {section.exit_status}: {said}"
     match section.exit_status:
@@ -125,13 +146,21 @@ def failure(section: Section | None, name: str) -> Unknown | None:
 def read(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | Unknown:
     """A section's value, or why there is none."""
     section = answer.sections.get(name)
-    broken = failure(section, name)
-    if broken is not None or section is None:
-        return broken or Unknown(Reason.LOOK_INCOMPLETE, name)
+    if section is None or not section.complete:
+        return _absent(answer, name)
+    if (broken := failure(section, name)) is not None:
+        return broken
     try:
         return parse(section)
     except (ValueError, LookupError) as error:
         return Unknown(Reason.UNPARSABLE, f"{name}: {error}"[:_DETAIL_CHARS])
+
+
+def _absent(answer: Answer, name: str) -> Unknown:
+    """Why a section is not there whole."""
+    if name in answer.sections:
+        return Unknown(Reason.TRUNCATED, f"{name}: its end did not come")
+    return Unknown(answer.absent, f"section {name} is missing")
 
 
 def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | Unknown:
@@ -180,15 +209,15 @@ def _identity(section: Section) -> Identity:
 
 def _gpus(answer: Answer) -> tuple[tuple[Gpu, ...] | Unknown, tuple[Unknown, ...]]:
     section = answer.sections.get("gpus")
-    if section is None:
-        return Unknown(Reason.LOOK_INCOMPLETE, "section gpus is missing"), ()
+    if section is None or not section.complete:
+        return _absent(answer, "gpus"), ()
     return nvidia_smi.parse_gpus(section.exit_status, section.text)
 
 
 def _apps(answer: Answer) -> tuple[GpuApp, ...] | Unknown:
     section = answer.sections.get("apps")
-    if section is None:
-        return Unknown(Reason.LOOK_INCOMPLETE, "section apps is missing")
+    if section is None or not section.complete:
+        return _absent(answer, "apps")
     return nvidia_smi.parse_apps(section.exit_status, section.text)
 
 
