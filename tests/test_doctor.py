@@ -13,6 +13,7 @@ from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.install import ensure_helper
 from daemon.ssh import Finished
+from tests.probes.reference import frame
 from tests.ssh.rooted import Rooted
 
 NAMES = [
@@ -36,7 +37,6 @@ GOOD = {
     "synced": "yes",
     "end": "yes",
 }
-VERSION = b"@%b begin version " + str(host.VERSION).encode() + b"\n@%b end exit=0\n"
 
 
 class Told:
@@ -57,7 +57,7 @@ class Told:
         if not self._helper:
             raise TransportError(Reason.SUDO_DENIED, "sudo: a password is required")
         nonce = stdin.split()[1]
-        return VERSION % (nonce, nonce)
+        return frame({}, "version", nonce=nonce.decode(), version=host.VERSION)
 
     async def close(self) -> None: ...
 

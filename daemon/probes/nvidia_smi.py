@@ -19,7 +19,9 @@ _NO_VALUE_LONG = frozenset({"[Requested functionality has been deprecated]", "[N
 _FAULTS = {"[GPU requires reset]": Reason.GPU_NEEDS_RESET, "[GPU is lost]": Reason.GPU_LOST}
 _WARNING = re.compile(r"WARNING: infoROM is corrupted at gpu (\S+)", re.IGNORECASE)
 _UNIT = re.compile(r" (MiB|%|C|W)$")
-_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+$")
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,100}")
+_WHOLE = re.compile(r"[0-9]{1,10}")
+_FIGURE = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,6})?")
 _SENTENCES = (
     ("Failed to initialize NVML: Driver/library version mismatch", Reason.DRIVER_LIBRARY_MISMATCH),
     ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", Reason.DRIVER_NOT_LOADED),
@@ -95,7 +97,8 @@ def parse_gpus(exit_status: int, text: str) -> tuple[tuple[Gpu, ...] | Unknown, 
         return Unknown(Reason.GPU_MISSING, f"exit status {exit_status} and no row"), tuple(warnings)
     if len({gpu.index for gpu in gpus}) < len(gpus) or len({gpu.uuid for gpu in gpus}) < len(gpus):
         return Unknown(Reason.UNPARSABLE, "two rows name the same GPU"), tuple(warnings)
-    marked = (_warned(gpu, corrupted) for gpu in gpus)
+    places = frozenset(map(_place, corrupted))
+    marked = (_warned(gpu, places) for gpu in gpus)
     return tuple(sorted(marked, key=lambda gpu: gpu.index)), tuple(warnings)
 
 
@@ -105,7 +108,7 @@ def _gpu(line: str, warnings: list[Unknown]) -> Gpu | None:
         return None
     index, uuid, bus_id = cells[:_GPU_CELLS_LEFT]
     driver, *figures, mig = cells[-_GPU_CELLS_RIGHT:]
-    if not (index.isascii() and index.isdigit() and _UUID.match(uuid) and uuid.startswith("GPU-")):
+    if not (_WHOLE.fullmatch(index) and _UUID.fullmatch(uuid) and uuid.startswith("GPU-")):
         return None
     fault = next((_FAULTS[cell] for cell in cells if cell in _FAULTS), None)
     numbers: list[int | None] = []
@@ -132,29 +135,26 @@ def _gpu(line: str, warnings: list[Unknown]) -> Gpu | None:
 
 def number(cell: str, warnings: list[Unknown] | None = None) -> int | None:
     """A figure, with or without its unit; None for "no value". Raises ValueError on anything else."""
-    if cell.isascii() and cell.isdigit():
-        return int(cell)
     if cell in _NO_VALUE or cell in _NO_VALUE_LONG or cell in _FAULTS:
         return None
     if cell.startswith("[") and cell.endswith("]"):
         if warnings is not None:
             warnings.append(Unknown(Reason.UNPARSABLE, f"unknown token {cell[:80]}"))
         return None
-    return round(float(_plain(_UNIT.sub("", cell))))
+    figure = _FIGURE.fullmatch(_UNIT.sub("", cell))
+    if figure is None:
+        raise ValueError(cell)
+    return round(float(figure[0]))
 
 
-def _plain(text: str) -> str:
-    if not re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,6})?", text):
-        raise ValueError(text)
-    return text
+def _warned(gpu: Gpu, corrupted: frozenset[str]) -> Gpu:
+    """The card, with its warning when a warning line names its place."""
+    return replace(gpu, warning=Reason.INFOROM_CORRUPTED) if _place(gpu.bus_id) in corrupted else gpu
 
 
-def _warned(gpu: Gpu, corrupted: list[str]) -> Gpu:
-    """The card, with its warning when a warning line names its bus id (whose domain has four or eight digits)."""
-    tail = gpu.bus_id.lower().lstrip("0")
-    if not any(bus.lower().lstrip("0") == tail for bus in corrupted):
-        return gpu
-    return replace(gpu, warning=Reason.INFOROM_CORRUPTED)
+def _place(bus_id: str) -> str:
+    """A bus id in one spelling: its domain has four or eight digits, its letters either case."""
+    return bus_id.lower().lstrip("0")
 
 
 def parse_apps(exit_status: int, text: str) -> tuple[GpuApp, ...] | Unknown:
@@ -179,9 +179,9 @@ def _app(line: str) -> GpuApp | None:
     pid, _, rest = rest.partition(",")
     name, comma, memory = rest.rpartition(",")
     pid = pid.strip()
-    if not comma or not _UUID.match(uuid) or not (pid.isascii() and pid.isdigit()):
+    if not comma or not _UUID.fullmatch(uuid.strip()) or not _WHOLE.fullmatch(pid):
         return None
     try:
-        return GpuApp(uuid, int(pid), name.strip(), number(memory.strip()))
+        return GpuApp(uuid.strip(), int(pid), name.strip(), number(memory.strip()))
     except ValueError:
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from daemon.domain.observation import Process, ProcessId
 
 _STAT_FIELDS = 20  # of those behind the name; the 20th is the start
-_MINOR = re.compile(r"nvidia(\d{1,4})$")
+_MINOR = re.compile(r"nvidia([0-9]{1,4})")
 
 
 class Malformed(ValueError):
@@ -30,17 +30,17 @@ def pairs(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def lines_of_files(data: bytes) -> dict[bytes, bytes]:
     """FILE NUL LINE newline …, as `grep -Z` gives it: each file's lines, joined again. Raises Malformed."""
-    files: dict[bytes, bytes] = {}
+    files: dict[bytes, list[bytes]] = {}
     if not data:
-        return files
+        return {}
     if data[-1:] != b"\n":
         raise Malformed("an incomplete line")
     for line in data[:-1].split(b"\n"):
         name, nul, content = line.partition(b"\0")
         if not nul:
             raise Malformed("a line of no file")
-        files[name] = files[name] + b"\n" + content if name in files else content
-    return files
+        files.setdefault(name, []).append(content)
+    return {name: b"\n".join(lines) for name, lines in files.items()}
 
 
 def text(data: bytes) -> str:
@@ -190,7 +190,7 @@ def parse_nvidia_files(data: bytes) -> dict[int, frozenset[int]]:
     for line in text(data).split("\n"):
         if line:
             pid, _, name = line.partition(" ")
-            found = _MINOR.match(name)
+            found = _MINOR.fullmatch(name)
             minors.setdefault(whole_number(pid), set()).update([int(found[1])] if found else [])
     return {pid: frozenset(numbers) for pid, numbers in minors.items()}
 

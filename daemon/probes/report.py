@@ -6,9 +6,10 @@ are, nothing here raises: what is not whole is `Unknown`, with the reason (law 1
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from daemon.domain.observation import (
@@ -38,6 +39,8 @@ _DETAIL_CHARS = 500
 _BEGIN = re.compile(rb"begin ([a-z-]{1,32}) ([0-9]{1,6})\n")
 _SECTION = re.compile(rb"section ([a-z0-9_]{1,32}) exit=([0-9]{1,3}) ms=([0-9]{1,9}) bytes=([0-9]{1,9})\n")
 _END = re.compile(rb"end exit=([0-9]{1,3})\n")
+_SUM = re.compile(rb"sum ([0-9a-f]{64})\n")
+SUMMED_FROM = 3  # the first version of the helper whose answers are followed by their sum
 _BUS = re.compile(r"Failed to (connect to|get D-Bus).*bus|D-Bus connection|No medium found", re.IGNORECASE)
 
 
@@ -106,7 +109,8 @@ def parse_partial(data: bytes, nonce: str) -> Answer | Cut:
         at += len(mark)
         end = _END.match(data, at)
         if end is not None:
-            return Answer(text(begin[1]), int(begin[2]), int(end[1]), sections)
+            whole = Answer(text(begin[1]), int(begin[2]), int(end[1]), sections)
+            return _undamaged(data, start, end.end(), mark, whole)
         head = _SECTION.match(data, at)
         if head is None:
             break
@@ -124,13 +128,25 @@ def _ended_after(sections: dict[str, Section]) -> Unknown:
     return Unknown(Reason.LOOK_INCOMPLETE, f"the answer ends after section {next(reversed(sections), 'none')}")
 
 
+def _undamaged(data: bytes, start: int, stop: int, mark: bytes, answer: Answer) -> Answer | Cut:
+    """The answer when the sum behind it is that of its bytes: lengths alone show no changed byte."""
+    told = _SUM.match(data, stop + len(mark)) if data.startswith(mark, stop) else None
+    if told is None and answer.version < SUMMED_FROM:
+        return answer
+    if told is None or told[1].decode() != hashlib.sha256(data[start:stop]).hexdigest():
+        why = Unknown(Reason.LOOK_INCOMPLETE, "the answer was damaged on its way: its sum is missing or another")
+        doubtful = {name: replace(section, complete=False) for name, section in answer.sections.items()}
+        return Cut(why, doubtful, answer.version)
+    return answer
+
+
 def failure(section: Section, name: str) -> Unknown | None:
     """Why a section says nothing, by its exit status; None when it may be read."""
+    if section.exit_status == 0:
+        return None
     said = section.text.strip()[-_DETAIL_CHARS:]
     detail = f"{name}: exit status {section.exit_status}: {said}"
     match section.exit_status:
-        case 0:
-            return None
         case 124 | 137:
             return Unknown(Reason.TOOL_TIMED_OUT, detail)
         case 127:

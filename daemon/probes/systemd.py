@@ -25,7 +25,7 @@ _SPAN_US = {
     "month": 2_629_800_000_000,
     "y": 31_557_600_000_000,
 }
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|min|h|d|w|month|y)")
+_SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(us|ms|s|min|h|d|w|month|y)")
 INFINITE_US = 2**64 - 1
 _PROPERTIES = 4  # ExecStart, Environment, User, WorkingDirectory
 
@@ -114,8 +114,8 @@ def parse_loaded(data: bytes) -> dict[str, Loaded | Unknown]:
     for block in ("\n" + text(data)).split("\n= ")[1:]:
         name, _, rest = block.partition("\n")
         try:
-            found[name] = _loaded([json.loads(line)["data"] for line in rest.split("\n") if line])
-        except (ValueError, KeyError, TypeError, IndexError):
+            found[name] = _loaded([_data(line) for line in rest.split("\n") if line])
+        except ValueError:
             found[name] = Unknown(Reason.UNPARSABLE, f"busctl on {name}: {rest[:200]}")
     return found
 
@@ -124,15 +124,33 @@ def _loaded(values: Sequence[object]) -> Loaded:
     """ExecStart is a(sasbttttuii): of the first command the second field is its argv."""
     if len(values) != _PROPERTIES:
         raise Malformed("busctl did not print four properties")
-    commands, environment, user, folder = values
-    if not isinstance(commands, list) or not isinstance(environment, list):
-        raise Malformed("busctl printed other types")
-    argv = commands[0][1] if commands else []
-    strings = [*argv, *environment, user, folder]
-    if not all(isinstance(value, str) for value in strings):
-        raise Malformed("busctl printed other types")
-    env = tuple((entry.partition("=")[0], entry.partition("=")[2]) for entry in environment)
-    return Loaded(tuple(argv), env, str(user), str(folder))
+    commands, environment, *rest = values
+    argv: tuple[str, ...] = ()
+    if commands != []:
+        first = commands[0] if isinstance(commands, list) else None
+        if not isinstance(first, list) or len(first) < 2:
+            raise Malformed("busctl printed another type")
+        argv = _strings(first[1])
+    entries = (entry.partition("=") for entry in _strings(environment))
+    return Loaded(argv, tuple((name, value) for name, _, value in entries), *_strings(rest))
+
+
+def _data(line: str) -> object:
+    """The value in one line of busctl's. Raises Malformed, or ValueError for no JSON."""
+    try:
+        value = json.loads(line)
+    except RecursionError:
+        raise Malformed("busctl printed a value nested without end") from None
+    if not isinstance(value, dict) or "data" not in value:
+        raise Malformed("busctl printed no value")
+    return value["data"]
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    """A list of strings. Raises Malformed. Half a surrogate pair, which no one could write anywhere, is replaced."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise Malformed("busctl printed another type")
+    return tuple(text(one.encode("utf-8", "surrogatepass")) for one in value)
 
 
 def parse_files(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, UnitFile]:
@@ -156,7 +174,7 @@ def parse_files(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, UnitFile]
 
 def parse_dropins(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, tuple[DropIn, ...]]:
     """Drop-ins by unit, out of lines `UNIT PATH`. Raises Malformed."""
-    found: dict[str, tuple[DropIn, ...]] = {}
+    found: dict[str, list[DropIn]] = {}
     for line in paths.split("\n"):
         if not line:
             continue
@@ -165,8 +183,8 @@ def parse_dropins(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, tuple[D
             raise Malformed(f"not a drop-in: {line[:80]!r}")
         content = texts.get(path.encode(), b"")  # grep says nothing of an empty file
         one = DropIn(path, text(content), hashlib.sha256(content).hexdigest())
-        found[name] = (*found.get(name, ()), one)
-    return found
+        found.setdefault(name, []).append(one)
+    return {name: tuple(each) for name, each in found.items()}
 
 
 def parse_manager(data: bytes) -> frozenset[str]:
@@ -174,8 +192,7 @@ def parse_manager(data: bytes) -> frozenset[str]:
     for block in ("\n" + text(data)).split("\n= ")[1:]:
         name, _, rest = block.partition("\n")
         if name == "manager":
-            entries = json.loads(rest)["data"]
-            return frozenset(str(entry).partition("=")[0] for entry in entries)
+            return frozenset(entry.partition("=")[0] for entry in _strings(_data(rest)))
     raise Malformed("busctl said nothing of the manager's environment")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 
@@ -143,4 +144,5 @@ def framed(nonce: str, verb: str, exit_status: int, sections: Sections, took_ms:
         status, body = (27, b"") if len(data) > MAX_SECTION else (code, data)
         ms = (took_ms or {}).get(name, 0)
         parts.append(mark + f"section {name} exit={status} ms={ms} bytes={len(body)}\n".encode() + body + b"\n")
-    return b"".join(parts) + mark + f"end exit={exit_status}\n".encode()
+    said = b"".join(parts) + mark + f"end exit={exit_status}\n".encode()
+    return said + mark + f"sum {hashlib.sha256(said).hexdigest()}\n".encode()

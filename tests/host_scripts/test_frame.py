@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -83,10 +84,21 @@ def test_nothing_is_left_behind(box: Box) -> None:
 
 
 def test_full_file_system_gives_no_answer_at_all(box: Box) -> None:
-    box.tool("head", "#!/bin/sh\necho 'head: error writing: No space left on device' >&2\nexit 1\n")
+    box.tool("cat", "#!/bin/sh\n/bin/cat \"$@\" | head -c 20\necho 'cat: write error: No space left' >&2\nexit 1\n")
     done = box.raw("version", f"nonce {NONCE}\n.\n".encode())
     assert done.stdout == b""
     assert done.returncode != 0
+
+
+def test_answer_without_its_sum_is_never_printed(box: Box) -> None:
+    box.tool("sha256sum", "#!/bin/sh\nexit 1\n")
+    done = box.raw("version", f"nonce {NONCE}\n.\n".encode())
+    assert (done.stdout, done.returncode) == (b"", 1)
+
+
+def test_answer_is_followed_by_its_sum(box: Box) -> None:
+    said, _, rest = box.raw("observe", f"nonce {NONCE}\n.\n".encode()).stdout.rpartition(b"@")
+    assert rest.decode() == f"{NONCE} sum {hashlib.sha256(said).hexdigest()}\n"
 
 
 def test_verb_goes_on_when_the_connection_is_cut(box: Box) -> None:

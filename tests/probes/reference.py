@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+
+from daemon.probes.report import SUMMED_FROM
 
 NONCE = "0123456789abcdef0123456789abcdef"
 UNITS = ("stoker-k26.prefill.service", "stoker-k26.decode.service", "sglang-old.service")
@@ -15,12 +18,24 @@ def uuid(index: int) -> str:
     return f"GPU-00000000-aaaa-4000-8000-{index:012d}"
 
 
-def frame(sections: dict[str, tuple[int, bytes]], verb: str = "observe", end: int = 0, nonce: str = NONCE) -> bytes:
+def frame(
+    sections: dict[str, tuple[int, bytes]],
+    verb: str = "observe",
+    end: int = 0,
+    nonce: str = NONCE,
+    version: int = SUMMED_FROM,
+) -> bytes:
     """An answer as `stoker-host` prints it."""
-    parts = [f"@{nonce} begin {verb} 2\n".encode()]
+    parts = [f"@{nonce} begin {verb} {version}\n".encode()]
     for name, (exit_status, data) in sections.items():
         parts.append(f"@{nonce} section {name} exit={exit_status} ms=10 bytes={len(data)}\n".encode() + data + b"\n")
-    return b"".join(parts) + f"@{nonce} end exit={end}\n".encode()
+    parts.append(f"@{nonce} end exit={end}\n".encode())
+    return summed(b"".join(parts), nonce)
+
+
+def summed(said: bytes, nonce: str = NONCE) -> bytes:
+    """An answer with its sum behind it."""
+    return said + f"@{nonce} sum {hashlib.sha256(said).hexdigest()}\n".encode()
 
 
 def show(name: str, main_pid: int) -> str:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from daemon.domain.observation import Observation, Session, Unknown
 from daemon.domain.status import Reason
-from daemon.probes.report import Answer, parse_answer, parse_observation
-from tests.probes.reference import INVOCATION, NONCE, OTHERS, UNITS, frame, sections
+from daemon.probes.report import SUMMED_FROM, Answer, parse_answer, parse_observation
+from tests.probes.reference import INVOCATION, NONCE, OTHERS, UNITS, frame, sections, summed
 
 LOOK = frame(sections())
 SMALL = frame({"one": (0, b"some\nlines\n"), "two": (3, b""), "three": (0, b"\0@ begin\n")}, verb="probe")
@@ -131,6 +131,22 @@ def test_bus_that_does_not_answer_is_named() -> None:
 def test_greeting_before_and_noise_behind_change_nothing() -> None:
     noisy = b"welcome to gpu-07!\n\xff@begin no newline" + LOOK + b"logout\n@" + NONCE.encode() + b" section x"
     assert answer_of(noisy) == answer_of(LOOK)
+
+
+def test_one_changed_digit_makes_the_whole_answer_unknown() -> None:
+    at = LOOK.index(b"(python3) S 1000") + 12
+    spoiled = LOOK[:at] + b"9" + LOOK[at + 1 :]
+    found = parse_answer(spoiled, NONCE)
+    assert isinstance(found, Unknown)
+    assert "damaged" in found.detail
+
+
+def test_answer_of_an_older_helper_needs_no_sum_and_a_newer_one_does() -> None:
+    said, _, _ = frame(sections(), version=SUMMED_FROM - 1).rpartition(b"@")
+    assert isinstance(parse_answer(said, NONCE), Answer)
+    said, _, _ = LOOK.rpartition(b"@")
+    assert isinstance(parse_answer(said, NONCE), Unknown)
+    assert isinstance(parse_answer(summed(said), NONCE), Answer)
 
 
 def test_answer_of_another_nonce_is_none() -> None:

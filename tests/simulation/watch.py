@@ -18,7 +18,7 @@ UNIT_VERBS = frozenset({"unit-start", "unit-stop", "unit-restart", "unit-enable"
 CHANGES = UNIT_VERBS | {"put-unit", "remove-unit", "signal", "set-aside"}
 
 _SECTION = re.compile(rb"@[0-9a-f]{32} section ([a-z0-9_]+) exit=(\d+) ms=\d+ bytes=(\d+)\n")
-_END = re.compile(rb"\n?@[0-9a-f]{32} end exit=0\n\Z")
+_END = re.compile(rb"\n?@[0-9a-f]{32} end exit=0\n@[0-9a-f]{32} sum [0-9a-f]{64}\n\Z")
 
 
 @dataclass(frozen=True, slots=True)
