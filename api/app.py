@@ -12,13 +12,14 @@ from api.auth import BearerAuth
 from api.bodies import JSON_TYPES
 from api.problems import handle_problems
 from api.routes import events, health, hosts, servingspecs
-from api.schemas import HostManifest, SpecManifest
+from api.schemas import ClearRequest, HostManifest, SpecManifest
 from api.seams import Context
 
 PREFIX = "/api/v1"
-_BODIES: dict[str, type[BaseModel]] = {
-    f"{PREFIX}/hosts/{{name}}": HostManifest,
-    f"{PREFIX}/servingspecs/{{name}}": SpecManifest,
+_BODIES: dict[tuple[str, str], type[BaseModel]] = {
+    (f"{PREFIX}/hosts/{{name}}", "put"): HostManifest,
+    (f"{PREFIX}/servingspecs/{{name}}", "put"): SpecManifest,
+    (f"{PREFIX}/hosts/{{name}}/strays/clear", "post"): ClearRequest,
 }
 
 
@@ -52,9 +53,9 @@ def _with_bodies(schema: dict[str, Any]) -> dict[str, Any]:
     components.setdefault("schemas", {}).update(shared.get("$defs", {}))
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
-    for path, model in _BODIES.items():
+    for (path, method), model in _BODIES.items():
         content = {"schema": refs[(model, "validation")]}
-        schema["paths"][path]["put"]["requestBody"] = {
+        schema["paths"][path][method]["requestBody"] = {
             "required": True,
             "content": {media: content for media in (*sorted(JSON_TYPES), "application/yaml")},
         }

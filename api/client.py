@@ -115,6 +115,15 @@ class Client:
         """Take a host's fence whoever holds it."""
         return self._json("POST", f"{PREFIX}/hosts/{_part(host)}/takeover")
 
+    def strays(self, host: str, *, managed: bool = False) -> dict[str, Any]:
+        """Who holds what on a host, as last seen; with the managed ones or without."""
+        return self._json("GET", f"{PREFIX}/hosts/{_part(host)}/strays", params={"all": str(managed).lower()})
+
+    def clear(self, host: str, boot_id: str, processes: list[dict[str, int]]) -> dict[str, Any]:
+        """Ask to clear these, each {pid, startTicks} as listed; what was accepted, and what refused and why."""
+        document = {"bootId": boot_id, "processes": processes}
+        return self._json("POST", f"{PREFIX}/hosts/{_part(host)}/strays/clear", json=document)
+
     def version(self) -> dict[str, Any]:
         """The daemon's version and store."""
         return self._json("GET", f"{PREFIX}/version")

@@ -25,6 +25,7 @@ MAX_PROBLEMS = 50
 _LABEL_PART = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL_PART}\Z")
 _LABEL_VALUE = re.compile(rf"({_LABEL_PART})?\Z")
+_PARTS = {"": "apiVersion, kind, metadata and spec", "ClearRequest": "bootId and processes"}
 _MESSAGES = {
     "extra_forbidden": "unknown key",
     "missing": "is needed",
@@ -99,9 +100,27 @@ class SpecManifest(Envelope[ServingSpec]):
     kind: Literal["ServingSpec"]
 
 
+class ProcessIdentity(Model):
+    """A process as `strays` listed it: the pid alone may be another process by now."""
+
+    pid: Annotated[int, Field(ge=2, le=2**22, examples=[41233])]
+    start_ticks: Annotated[int, Field(ge=0, le=2**63 - 1, examples=[8812345])]
+
+
+class ClearRequest(Model):
+    """Which processes a person asks to clear, of which boot of the host."""
+
+    boot_id: Annotated[
+        str,
+        Field(max_length=64, pattern=r"^[0-9a-fA-F-]{8,64}$", examples=["2b0a9a9f-6f0c-4c58-9c22-6d1f0a3f7c11"]),
+    ]
+    processes: Annotated[list[ProcessIdentity], Field(min_length=1, max_length=256)]
+
+
 Manifest = HostManifest | SpecManifest
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "Host": TypeAdapter(HostManifest),
+    "ClearRequest": TypeAdapter(ClearRequest),
     "ServingSpec": TypeAdapter(SpecManifest),
 }
 
@@ -115,6 +134,12 @@ def parse_host(document: Any) -> HostManifest:
 def parse_spec(document: Any) -> SpecManifest:
     """A document as ServingSpec. Raises: AdmissionError."""
     result: SpecManifest = _parse("ServingSpec", document)
+    return result
+
+
+def parse_clear(document: Any) -> ClearRequest:
+    """A document as what a person asks to clear. Raises: AdmissionError."""
+    result: ClearRequest = _parse("ClearRequest", document)
     return result
 
 
@@ -142,7 +167,7 @@ def load_spec(kind: str, stored: Mapping[str, Any]) -> HostSpec | ServingSpec:
 
 def _parse(kind: str, document: Any) -> Any:
     if not isinstance(document, dict):
-        raise AdmissionError([Problem("", "must be one object with apiVersion, kind, metadata and spec")])
+        raise AdmissionError([Problem("", f"must be one object with {_PARTS.get(kind, _PARTS[''])}")])
     try:
         return _ADAPTERS[kind].validate_python(document, by_alias=True, by_name=False)
     except ValidationError as error:

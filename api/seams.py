@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fastapi import Request
 
 from daemon.store import Store
+from daemon.strays import Strays
 
 
 class Hands(Protocol):
@@ -18,6 +19,10 @@ class Hands(Protocol):
 
     def poke(self, host_name: str) -> None:
         """Look at that host now. May be called for a host that does not exist; never waits."""
+
+    @property
+    def strays(self) -> Strays:
+        """Who holds what on each host, as last seen, and a person's word to clear some of it."""
 
     def ready(self) -> bool:
         """Whether the first round over the known hosts has begun and the store can be written."""

@@ -39,6 +39,7 @@ from daemon.settings import Settings, monotonic, wall_clock
 from daemon.ssh import Road, Roads, SshSettings
 from daemon.store import Store
 from daemon.store.rows import Change, StoredInstance
+from daemon.strays import Strays
 from daemon.verbs import Asks
 from daemon.workqueue import WorkQueue
 
@@ -74,6 +75,7 @@ class Controller:
         self._group: asyncio.TaskGroup | None = None
         self._fence: Fence | None = None
         self._watches = Watches(_watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
+        self.strays = Strays(store, self._memories.get, self.poke, clock, wall)
         self.metrics = Metrics(self._sample)
         store.time_writes(clock, self.metrics.wrote)
 

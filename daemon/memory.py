@@ -18,6 +18,15 @@ FACTS_KEPT_S = 30.0
 FIRST_WAIT_S = 0.3
 LONGEST_WAIT_S = 300.0
 
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A person's word to clear one process: whose, and when (the daemon's clock)."""
+
+    by: str
+    at_s: float
+
+
 Ground = tuple[object, ...]
 
 
@@ -45,6 +54,7 @@ class HostMemory:
     stray_seen_s: dict[ProcessId, float] = field(default_factory=dict)
     probes: dict[str, ProbeFact] = field(default_factory=dict)
     probing: set[str] = field(default_factory=set)
+    asked: dict[ProcessId, Asked] = field(default_factory=dict)
     asking: set[ProcessId] = field(default_factory=set)
     held_before: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
@@ -140,3 +150,4 @@ class HostMemory:
         self.boot_id = boot_id
         for kept in (self.strays, self.stray_seen_s, self.probes, self.held_before, self.cleared, self.memory_since):
             kept.clear()
+        self.asked.clear()  # processes of the boot before

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
+from daemon.asked import settle
 from daemon.declared import HostDeclaration, declaration
 from daemon.domain.actions import PutUnit, Signal, UnitVerb, kind_of
 from daemon.domain.errors import Conflict, TransportError
@@ -103,6 +104,7 @@ class Reconciler:
         plan = decide(world)
         memory.look, memory.plan, memory.world, memory.rows = look, plan, world, declared.rows
         await self._note_turns(world, plan, memory, road)
+        await settle(self._store, world, plan, memory, self._wall())
         acted = await self._act(world, plan, road, memory)
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
@@ -192,6 +194,7 @@ class Reconciler:
             effective=dict(memory.effective),
             known_gpus=memory.known_gpus,
             held_before=frozenset(memory.held_before),
+            asked={identity: asked.by for identity, asked in memory.asked.items()},
             cleared=frozenset(memory.cleared),
             memory_since=dict(memory.memory_since),
             withheld=withheld,

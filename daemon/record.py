@@ -25,11 +25,13 @@ from daemon.planner.conditions import (
     spec_conditions,
     unplaced_state,
 )
-from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
+from daemon.planner.strays import judged
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.store import Store
 from daemon.store.rows import JsonObject, Leftovers, StoredInstance, StoredObject
+
+SHOWN_STRAYS = 200
 
 
 def plan_json(actions: Sequence[Action]) -> list[JsonObject]:
@@ -182,7 +184,7 @@ async def _write_host(store: Store, declaration: HostDeclaration, world: World, 
     host = declaration.object
     conditions = list(host_conditions(world, plan, host.generation))
     if world.withheld is not None:
-        conditions.append(Condition("Acting", "False", world.withheld, _why_not(world), host.generation))
+        conditions.append(Condition("Acting", "False", world.withheld, why_not(world), host.generation))
     else:
         conditions.append(Condition("Acting", "True", Reason.OK, "", host.generation))
     await _host_events(store, host, conditions, now)
@@ -194,7 +196,8 @@ async def _write_host(store: Store, declaration: HostDeclaration, world: World, 
     await store.put_status("Host", host.uid, shown, conditions, now)
 
 
-def _why_not(world: World) -> str:
+def why_not(world: World) -> str:
+    """Why nothing may be changed on this host, for a person."""
     look = world.observation
     if world.withheld is Reason.HELD and not isinstance(look, Unknown) and isinstance(look.hold, str):
         return f"/etc/stoker/hold: {look.hold.strip()[:500] or '(no reason given)'}"
@@ -240,7 +243,7 @@ def _host_json(host: StoredObject, world: World, plan: Plan) -> JsonObject:
         "withheld": str(world.withheld) if world.withheld is not None else None,
         "unclaimed": list(plan.unclaimed),
         "blocked": {unit: {"reason": str(b.reason), "detail": b.detail} for unit, b in sorted(plan.blocked.items())},
-        "strays": _strays_json(plan),
+        "strays": _strays_json(world, plan),
         "drift": [_drift_json(d) for d in plan.drift if not d.unit],
     }
     if not isinstance(look, Unknown):
@@ -274,25 +277,21 @@ def _gpus_json(look: Observation) -> Any:
     ]
 
 
-def _strays_json(plan: Plan) -> list[JsonObject]:
-    if not isinstance(plan.holders, Holders):
-        return []
-    verdicts = {v.holder.process.id: v for v in plan.clearing.verdicts}
-    found = []
-    for holder in plan.holders.all:
-        if holder.ownership.owner == "managed":
-            continue
-        verdict = verdicts.get(holder.process.id)
-        found.append(
-            {
-                "pid": holder.process.id.pid,
-                "owner": holder.ownership.owner,
-                "proof": holder.ownership.proof,
-                "what": holder.describe(),
-                "verdict": str(verdict.reason) if verdict is not None else "",
-            }
-        )
-    return found
+def _strays_json(world: World, plan: Plan) -> list[JsonObject]:
+    """Without figures that move, as above: memory, ages and states are in the live list (`daemon.strays`)."""
+    return [
+        {
+            "pid": verdict.holder.process.id.pid,
+            "startTicks": verdict.holder.process.id.start_ticks,
+            "owner": verdict.holder.ownership.owner,
+            "proof": verdict.holder.ownership.proof,
+            "unit": verdict.holder.ownership.unit,
+            "what": verdict.holder.describe(),
+            "verdict": str(verdict.reason),
+        }
+        for verdict in judged(world, plan)[:SHOWN_STRAYS]
+        if verdict.holder.ownership.owner != "managed"
+    ]
 
 
 async def note_action(

@@ -1,4 +1,4 @@
-"""Hosts: what is declared of them, and the two things a person asks of one: doctor and takeover."""
+"""Hosts: what is declared of them, and what a person asks of one: doctor, takeover, its strays and to clear some."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from api.bodies import document_of
+from api.problems import problem
 from api.routes.objects import actor_of, declared, listed, put, shown
-from api.schemas import parse_host
+from api.schemas import API_VERSION, parse_clear, parse_host
 from api.seams import context_of
-from daemon.domain.errors import Conflict
+from daemon.asked import Refusal
+from daemon.domain.errors import Conflict, Problem
+from daemon.domain.observation import ProcessId
 from daemon.planner.admission import admit_host, admit_host_deletion
 
 router = APIRouter(tags=["hosts"])
@@ -73,3 +76,45 @@ async def examine_host(request: Request, name: str) -> dict[str, Any]:
     context = context_of(request)
     await context.store.get("Host", name)
     return {"host": name, "checks": list(await context.hands.doctor(name))}
+
+
+@router.get("/hosts/{name}/strays")
+async def list_strays(request: Request, name: str, all: bool = False) -> dict[str, Any]:
+    """Every process that holds a GPU, a needed port or a managed cgroup there, whose it is, by what proof, and what is
+    done about it, as last seen; `items` is null where that is not known. `all=true` adds the managed ones."""
+    context = context_of(request)
+    await context.store.get("Host", name)
+    found = context.hands.strays.list(name, managed=all)
+    return {"apiVersion": API_VERSION, "kind": "StrayList", **found}
+
+
+@router.post("/hosts/{name}/strays/clear", status_code=202)
+async def clear_strays(request: Request, name: str) -> JSONResponse:
+    """Clear orphans by a person's word, which stands in for policy and budget alone: nothing else is ever signalled.
+
+    Answered at once (202): list the strays to see them go. 409 when none of them may be cleared, with each reason.
+    """
+    context = context_of(request)
+    asked = parse_clear(await document_of(request))
+    await context.store.get("Host", name)
+    wanted = [ProcessId(its.pid, its.start_ticks) for its in asked.processes]
+    answer = await context.hands.strays.ask(name, asked.boot_id, wanted, actor_of(request))
+    if not answer.accepted:
+        errors = [_problem(wanted, refusal) for refusal in answer.refused]
+        return problem(409, "nothing is cleared: " + "; ".join(map(str, answer.refused)), problems=errors)
+    body = {
+        "host": name,
+        "accepted": [_identity(identity) for identity in answer.accepted],
+        "refused": [
+            {**_identity(its.process), "reason": str(its.reason), "detail": its.detail} for its in answer.refused
+        ],
+    }
+    return JSONResponse(body, status_code=202)
+
+
+def _identity(identity: ProcessId) -> dict[str, int]:
+    return {"pid": identity.pid, "startTicks": identity.start_ticks}
+
+
+def _problem(wanted: list[ProcessId], refusal: Refusal) -> Problem:
+    return Problem(f"processes[{wanted.index(refusal.process)}]", str(refusal))

@@ -69,6 +69,8 @@ class Reason(StrEnum):
     GPU_INVENTORY_CHANGED = "GPUInventoryChanged"
     # who holds what
     CLEAN = "Clean"
+    MANAGED = "Managed"
+    CLEARING = "Clearing"
     ORPHAN_WORKERS = "OrphanWorkers"
     FOREIGN_HOLDER = "ForeignHolder"
     OWNERSHIP_UNKNOWN = "OwnershipUnknown"

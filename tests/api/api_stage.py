@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 
+from daemon.memory import HostMemory
 from daemon.store import Store
+from daemon.strays import Strays
 
 TOKEN = "test-token-of-enough-length"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -21,6 +23,13 @@ class FakeHands:
 
     poked: list[str] = field(default_factory=list)
     is_ready: bool = True
+    strays: Strays = field(init=False)
+    memories: dict[str, HostMemory] = field(default_factory=dict)
+    now_s: float = 0.0
+
+    def look_into(self, store: Store) -> None:
+        """Let it have its strays: the real ones, over memories that a test fills."""
+        self.strays = Strays(store, self.memories.get, self.poke, lambda: self.now_s, lambda: NOW)
 
     def poke(self, host_name: str) -> None:
         self.poked.append(host_name)

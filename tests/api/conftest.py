@@ -23,6 +23,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 @pytest.fixture
 async def api(store: Store) -> AsyncIterator[Api]:
     hands = FakeHands()
+    hands.look_into(store)
     context = Context(store=store, hands=hands, metrics=lambda: b"stoker_up 1\n", now=lambda: NOW, version="0.1.0")
     transport = httpx.ASGITransport(app=create_app(context, TOKEN))
     headers = {"Authorization": f"Bearer {TOKEN}", "Stoker-Actor": "ada@console"}

@@ -20,7 +20,10 @@ import uvicorn
 from api.app import create_app
 from api.seams import Context
 from api.token import token_at
+from daemon.memory import HostMemory
+from daemon.settings import monotonic, wall_clock
 from daemon.store import Store
+from daemon.strays import Strays
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -30,9 +33,16 @@ class FakeHands:
     """Stands in for the controller."""
 
     checks: list[dict[str, Any]] = field(default_factory=list)
+    strays: Strays = field(init=False)
+    memories: dict[str, HostMemory] = field(default_factory=dict)
+    poked: Callable[[str], None] = lambda name: None
+
+    def look_into(self, store: Store) -> None:
+        """Let it have its strays: the real ones, over memories that a test fills."""
+        self.strays = Strays(store, self.memories.get, self.poke, monotonic, wall_clock)
 
     def poke(self, host_name: str) -> None:
-        return None
+        self.poked(host_name)
 
     def ready(self) -> bool:
         return True
@@ -92,6 +102,7 @@ def served(data: Path) -> Iterator[Daemon]:
 
     async def run() -> None:
         async with Store.open(data / "stoker.db") as store:
+            hands.look_into(store)
             context = Context(store=store, hands=hands, metrics=lambda: b"", now=lambda: NOW, version="0.1.0")
             config = uvicorn.Config(create_app(context, token), log_config=None, lifespan="off", ws="none")
             made.update(store=store, server=_Server(config), loop=asyncio.get_running_loop())
