@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb, kind_of
 from daemon.domain.observation import Observation, ProcessId, Unknown
+from daemon.planner.cards import Card, seen
 from daemon.planner.plan import Plan
+from daemon.planner.waits import Wait
 from daemon.planner.world import Desired, EffectiveFact, ProbeFact, StrayFact, World
 from daemon.store.rows import StoredInstance
 
@@ -58,7 +60,8 @@ class HostMemory:
     asking: set[ProcessId] = field(default_factory=set)
     held_before: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
-    memory_since: dict[str, float] = field(default_factory=dict)
+    cards: dict[str, Card] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)  # unit → its start that is held up
     down_since: dict[str, float] = field(default_factory=dict)
     invocations: dict[str, str] = field(default_factory=dict)
     ours: set[str] = field(default_factory=set)
@@ -83,6 +86,7 @@ class HostMemory:
         if look.identity.boot_id != self.boot_id:
             self._forget_boot(look.identity.boot_id)
         self._see_own(look)
+        self.cards = seen(self.cards, look, now_s)
         if isinstance(look.processes, Unknown):
             return
         here = {process.id for process in look.processes}
@@ -95,7 +99,6 @@ class HostMemory:
         for identity in set(self.strays) - here:
             del self.strays[identity]
             self.stray_seen_s.pop(identity, None)
-        self._see_memory(look, now_s)
 
     def due(self, actions: Sequence[Action], now_s: float) -> tuple[Action, ...]:
         """Those to carry out now, in order: what was tried on this very ground waits, twice as long each time.
@@ -130,17 +133,6 @@ class HostMemory:
             if unit.name in self.ours and unit.invocation_id not in ("", self.invocations.get(unit.name)):
                 self.own[unit.name] = unit.invocation_id
 
-    def _see_memory(self, look: Observation, now_s: float) -> None:
-        """Since when a card shows memory that no row explains."""
-        if isinstance(look.gpus, Unknown) or isinstance(look.apps, Unknown):
-            return
-        explained = {app.gpu_uuid for app in look.apps}
-        for gpu in look.gpus:
-            if gpu.uuid in explained or not gpu.memory_used_mib:
-                self.memory_since.pop(gpu.uuid, None)
-            else:
-                self.memory_since.setdefault(gpu.uuid, now_s)
-
     def note_held(self, desired: Desired) -> None:
         """An instance of ours runs: its cards and ports have been ours since this boot."""
         self.held_before |= desired.gpu_uuids
@@ -148,6 +140,6 @@ class HostMemory:
 
     def _forget_boot(self, boot_id: str) -> None:
         self.boot_id = boot_id
-        for kept in (self.strays, self.stray_seen_s, self.probes, self.held_before, self.cleared, self.memory_since):
+        for kept in (self.strays, self.stray_seen_s, self.probes, self.held_before, self.cleared):
             kept.clear()
         self.asked.clear()  # processes of the boot before

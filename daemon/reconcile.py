@@ -31,9 +31,10 @@ from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.environment import WATCHED
 from daemon.planner.plan import Plan, decide
+from daemon.planner.waits import step
 from daemon.planner.world import Desired, Unplaced, World
-from daemon.record import end_deletion, finish_retired, note_action, note_started, write_states
-from daemon.remember import adopt, corrected, count, remember, restarts, returned
+from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
+from daemon.remember import adopt, corrected, count, recall, remember, restarts, returned, stamp
 from daemon.store import Store
 from daemon.verbs import Asks
 
@@ -95,6 +96,7 @@ class Reconciler:
         if declared is None:
             return None
         await self._forget_vanished(declared)
+        await recall(self._store, declared, memory, self._wall(), self._clock())
         look, road = await self._look(declared, memory)
         # A look can take seconds: what is decided from it is decided for what is declared now.
         declared = await declaration(self._store, name)
@@ -105,6 +107,7 @@ class Reconciler:
         memory.look, memory.plan, memory.world, memory.rows = look, plan, world, declared.rows
         await self._note_turns(world, plan, memory, road)
         await settle(self._store, world, plan, memory, self._wall())
+        await self._tell_waits(world, plan, memory)
         acted = await self._act(world, plan, road, memory)
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
@@ -113,6 +116,14 @@ class Reconciler:
         waits = [wait for wait in (plan.wake_in_s, backed_off) if wait is not None]
         wake = AGAIN_SOON_S if acted else min(waits, default=None)
         return Pass(wake, plan, world, acted, road)
+
+    async def _tell_waits(self, world: World, plan: Plan, memory: HostMemory) -> None:
+        if isinstance(world.observation, Unknown):
+            return  # what was held up may be so still
+        held_up = {unit: blocked.since for unit, blocked in plan.blocked.items() if blocked.since}
+        memory.waits, due = step(memory.waits, held_up, self._clock())
+        if world.withheld is None:
+            await note_held_up(self._store, world, plan, due, self._wall())
 
     async def _forget_vanished(self, declared: HostDeclaration) -> None:
         """Rows of specs that are gone and never wrote a unit here."""
@@ -196,7 +207,9 @@ class Reconciler:
             held_before=frozenset(memory.held_before),
             asked={identity: asked.by for identity, asked in memory.asked.items()},
             cleared=frozenset(memory.cleared),
-            memory_since=dict(memory.memory_since),
+            cards=dict(memory.cards),
+            waits=dict(memory.waits),
+            wall=stamp(self._wall()),
             withheld=withheld,
         )
 

@@ -248,7 +248,7 @@ def _host_json(host: StoredObject, world: World, plan: Plan) -> JsonObject:
     }
     if not isinstance(look, Unknown):
         status["identity"] = _identity_json(look.identity)
-        status["gpus"] = _gpus_json(look)
+        status["gpus"] = _gpus_json(look, world)
     return status
 
 
@@ -261,7 +261,7 @@ def _identity_json(identity: Identity) -> JsonObject:
     }
 
 
-def _gpus_json(look: Observation) -> Any:
+def _gpus_json(look: Observation, world: World) -> Any:
     """Without figures that move: a steady host writes nothing."""
     if isinstance(look.gpus, Unknown):
         return {"unknown": str(look.gpus.reason), "detail": look.gpus.detail}
@@ -272,6 +272,7 @@ def _gpus_json(look: Observation) -> Any:
             "product": gpu.name,
             "driver": gpu.driver,
             "fault": gpu.fault and str(gpu.fault),
+            "idleMib": world.cards[gpu.uuid].idle_mib if gpu.uuid in world.cards else None,
         }
         for gpu in look.gpus
     ]
@@ -327,10 +328,24 @@ async def note_started(store: Store, world: World, done: Done) -> None:
     if desired is None:
         return
     started = "" if action.verb == "stop" else desired.launch_hash
+    unclean = action.why if action.reason is Reason.STARTED_ON_UNCLEAN_MEMORY else ""
     for row in await store.instances(world.name, desired.declared.spec_uid):
-        if row.unit == desired.unit and row.extra.get("started") != started:
+        if row.unit == desired.unit and (row.extra.get("started"), row.extra.get("unclean", "")) != (started, unclean):
             with contextlib.suppress(NotFound):  # deleted meanwhile
-                await store.change_instance(row.spec_uid, row.role, row.host, _with("started", started))
+                await store.change_instance(row.spec_uid, row.role, row.host, _as_started(started, unclean))
+
+
+def _as_started(launch: str, unclean: str) -> Callable[[StoredInstance], StoredInstance]:
+    return lambda row: replace(row, extra={**row.extra, "started": launch, "unclean": unclean})
+
+
+async def note_held_up(store: Store, world: World, plan: Plan, due: Iterable[str], now: datetime) -> None:
+    """A start that has waited long is said again, as a warning."""
+    names = {desired.unit: desired.declared.spec_name for desired in world.desired}
+    for unit in sorted(due):
+        blocked = plan.blocked[unit]
+        text = f"{unit} on {world.name} is still not started: {blocked.detail}"
+        await store.add_event(Event(blocked.reason, text[:2000], "ServingSpec", names[unit], "Warning"), now)
 
 
 async def finish_retired(store: Store, world: World, plan: Plan, now: datetime) -> None:

@@ -7,20 +7,23 @@ is no drift: corrections are kept under the generation that they were made for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from daemon.declared import HostDeclaration
 from daemon.domain.actions import RemoveUnit, Signal
 from daemon.domain.observation import Unknown
 from daemon.execute import Done
+from daemon.memory import HostMemory
+from daemon.planner.cards import Card
 from daemon.planner.desired import unit_name
 from daemon.planner.environment import first_seen
 from daemon.planner.plan import Plan
+from daemon.planner.waits import Wait, taken_up
 from daemon.planner.world import Desired, World
 from daemon.store import Store
-from daemon.store.rows import Correction, StoredInstance
+from daemon.store.rows import Correction, StoredInstance, StoredObject
 
 CONTESTED_WITHIN = timedelta(hours=24)
 AHEAD = timedelta(hours=1)
@@ -112,3 +115,31 @@ def _accepting(names: tuple[str, ...]) -> Callable[[StoredInstance], StoredInsta
         return replace(row, extra={**row.extra, "inherited": sorted({*known, *names})})
 
     return accepted
+
+
+async def recall(store: Store, declared: HostDeclaration, memory: HostMemory, wall: datetime, now_s: float) -> None:
+    """What an earlier daemon knew and wrote down, before this one's first look at the host."""
+    if memory.plan is None and not memory.cards:
+        memory.cards = await _baselines(store, declared.object)
+        memory.waits = _held_up_before(declared.rows, wall, now_s)
+
+
+async def _baselines(store: Store, host: StoredObject) -> dict[str, Card]:
+    """The idle baselines as an earlier daemon wrote them down; another boot or driver makes them void."""
+    said = await store.status("Host", host.uid)
+    gpus = said.status.get("gpus") if said is not None else None
+    boot_id = str(said.status.get("identity", {}).get("bootId", "")) if said is not None else ""
+    rows = [row for row in gpus if row.get("idleMib") is not None] if isinstance(gpus, list) else []
+    return {row["uuid"]: Card(boot_id, row["driver"], row["idleMib"]) for row in rows}
+
+
+def _held_up_before(rows: Iterable[StoredInstance], wall: datetime, now_s: float) -> dict[str, Wait]:
+    """Since when starts are held up, as an earlier daemon wrote it down."""
+    said = {row.unit: row.extra.get("state", {}).get("held_since", "") for row in rows}
+    waited_s = {unit: (wall - datetime.fromisoformat(text)).total_seconds() for unit, text in said.items() if text}
+    return {unit: taken_up(said[unit], max(0.0, waited), now_s) for unit, waited in waited_s.items()}
+
+
+def stamp(at: datetime) -> str:
+    """An instant as conditions say it: it does not change while the thing lasts."""
+    return at.astimezone(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")

@@ -82,6 +82,7 @@ class Reason(StrEnum):
     PORT_IN_USE = "PortInUse"
     WAITING_FOR_MEMORY = "WaitingForMemory"
     WAITING_IN_GATE = "WaitingInGate"
+    STARTED_ON_UNCLEAN_MEMORY = "StartedOnUncleanMemory"
     PROTECTED = "Protected"
     REPORT_ONLY = "ReportOnly"
     # a start, and readiness

@@ -10,7 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 HELPER_PATH = "/var/lib/stoker/stoker-host"
 GATE_PATH = "/var/lib/stoker/gate"
 FENCE_PATH = "/var/lib/stoker/fence"

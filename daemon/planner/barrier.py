@@ -6,23 +6,26 @@ Before a start no process but the instance's own holds one of its cards or ports
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from daemon.domain.observation import Observation, Unknown
+from daemon.domain.observation import Gpu, Observation, Process, Unknown
 from daemon.domain.status import Reason
-from daemon.planner.clearing import may_clear
-from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, unseen_listeners
+from daemon.engines.takes import memory_share
+from daemon.planner.cards import Card, limit_of, loose_mib
+from daemon.planner.clearing import SURVIVES_KILL_S, may_clear
+from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, in_container, unseen_listeners
 from daemon.planner.protect import is_mps_server, mps_runs
 from daemon.planner.world import Desired, World
 
-UNEXPLAINED_MIB = 1024
-UNEXPLAINED_WAIT_S = 120.0
+UNEXPLAINED_WAIT_S = 120.0  # real drivers took up to 75 s (case B17); a card that never comes back costs this once
+STILL_S = 60.0  # without a fall for so long, memory is not on its way back any more
+SHM_FULL_PCT = 98  # one engine's segments are 33 MB each: what is left at 98 % of a small /dev/shm holds none
 _STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS})
 
+Held = tuple[Reason, str]
 
-def blockers(
-    desired: Desired, holders: Holders | Unknown, look: Observation, world: World
-) -> tuple[tuple[Reason, str], ...]:
+
+def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, world: World) -> tuple[Held, ...]:
     """What keeps an instance from starting on clean cards, worst first; empty when the way is clear."""
     if isinstance(holders, Unknown):
         return ((holders.reason, f"holders are not known: {holders.detail}"),)
@@ -38,9 +41,27 @@ def blockers(
         (Reason.PORT_IN_USE, f"port {port} is taken, by whom cannot be seen")
         for port in unseen_listeners(look, desired.ports)
     ]
+    found += _survivors(desired, holders, look, world)
     if not found:
-        found = [*_unexplained(desired, holders, look, world)]
+        found = [*_memory(desired, look, world)]
     return tuple(found)
+
+
+def advice(reason: Reason) -> str:
+    """What a person can do about what holds a start up, "" where it ends by itself or its detail says so."""
+    return _ADVICE.get(reason, "")
+
+
+_ADVICE = {
+    Reason.FOREIGN_HOLDER: "it is not Stoker's to end: stop it, or give the spec other GPUs",
+    Reason.PORT_IN_USE: "end what listens there, or give the spec another port",
+    Reason.GHOST_GPU_PROCESS: "look for it in other containers and on the hypervisor",
+    Reason.WAITING_FOR_MEMORY: "the start follows by itself",
+    Reason.UNATTRIBUTED_GPU_MEMORY: (
+        "find its holder (`fuser -v /dev/nvidia*`, also in containers and on the hypervisor), or reset the card "
+        "(`nvidia-smi --gpu-reset`) or reboot"
+    ),
+}
 
 
 def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
@@ -60,7 +81,7 @@ def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
         yield holder
 
 
-def _blocker(holder: Holder, world: World, look: Observation) -> tuple[Reason, str]:
+def _blocker(holder: Holder, world: World, look: Observation) -> Held:
     match holder.ownership.owner:
         case "unknown":
             return Reason.OWNERSHIP_UNKNOWN, holder.describe()
@@ -79,21 +100,77 @@ def _blocker(holder: Holder, world: World, look: Observation) -> tuple[Reason, s
             return reason, holder.describe()
 
 
-def _unexplained(desired: Desired, holders: Holders, look: Observation, world: World) -> Iterable[tuple[Reason, str]]:
-    """Memory nobody explains blocks for a bounded time: it may be on its way back, or unseen by a broken baseline."""
-    if isinstance(look.gpus, Unknown):
-        return
-    explained = {uuid for holder in holders.all for uuid, _, _ in holder.gpus}
-    for gpu in look.gpus:
-        if gpu.uuid not in desired.gpu_uuids or gpu.uuid in explained or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
+def _survivors(desired: Desired, holders: Holders, look: Observation, world: World) -> Iterator[Held]:
+    """What was killed, or is ours and cannot be, and has a card open that the driver no longer lists it on (B07)."""
+    told = {holder.process.id for holder in holders.all}
+    indexes = {index for index, _ in desired.gpus}
+    for process in () if isinstance(look.processes, Unknown) else look.processes:
+        here = process.nvidia_open if in_container(look) else bool(indexes & process.nvidia_minors)
+        if not here or not desired.gpus or process.id in told or process.state == "Z":
             continue
-        # Where the driver names no process at all, as in a container, only the unit's own end tells since when.
-        since_s = min(world.now_s - world.memory_since.get(gpu.uuid, world.now_s), _down_for_s(desired, look))
-        if since_s < UNEXPLAINED_WAIT_S:
-            yield (
-                Reason.WAITING_FOR_MEMORY,
-                f"GPU {gpu.index} still shows {gpu.memory_used_mib} MiB, held by nobody seen",
-            )
+        fact = world.strays.get(process.id)
+        killed_s = None if fact is None or fact.kill_at_s is None else world.now_s - fact.kill_at_s
+        if killed_s is not None or _ours_in_d(process, world):
+            stuck = killed_s is None or killed_s > SURVIVES_KILL_S
+            reason = Reason.UNKILLABLE_PROCESS if stuck else Reason.ORPHAN_WORKERS
+            command = " ".join(process.argv)[:120] or f"[{process.comm}]"
+            end = "does not end; reboot the host" if stuck else "is ending"
+            yield reason, f"pid {process.id.pid} ({command}) in state {process.state} has a card open and {end}"
+
+
+def _ours_in_d(process: Process, world: World) -> bool:
+    return process.state == "D" and dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
+
+
+def _memory(desired: Desired, look: Observation, world: World) -> Iterator[Held]:
+    """Memory that nobody explains: on its way back, or standing and too much for a start."""
+    for gpu, card in _unexplained(desired, look, world):
+        text = _loose_text(gpu, card)
+        if not _given_up(desired, card, look, world):
+            yield Reason.WAITING_FOR_MEMORY, text
+        elif not _enough(desired, gpu):
+            need = f"{memory_need(desired):.0%} of it has to be free for the start"
+            yield Reason.UNATTRIBUTED_GPU_MEMORY, f"{text}; {need}"
+
+
+def unclean(desired: Desired, look: Observation, world: World) -> str:
+    """On what a start that nothing blocks is nevertheless not clean, "" when it is."""
+    return "; ".join(_loose_text(gpu, card) for gpu, card in _unexplained(desired, look, world))
+
+
+def _loose_text(gpu: Gpu, card: Card) -> str:
+    return f"GPU {gpu.index} shows {card.low_mib} MiB that nobody seen holds"  # a figure that moves in steps
+
+
+def memory_need(desired: Desired) -> float:
+    """The share of each of its cards that has to be free for its start."""
+    engine = desired.declared.view.engine
+    return memory_share(engine.name, engine.version, desired.launch.argv)
+
+
+def _unexplained(desired: Desired, look: Observation, world: World) -> Iterator[tuple[Gpu, Card]]:
+    for gpu in () if isinstance(look.gpus, Unknown) else look.gpus:
+        loose = loose_mib(gpu, look)
+        if gpu.uuid in desired.gpu_uuids and loose is not None and loose > limit_of(world.cards, gpu.uuid):
+            unseen = Card(look.identity.boot_id, gpu.driver, loose_since_s=world.now_s, low_mib=loose)
+            card = world.cards.get(gpu.uuid, unseen)
+            yield gpu, card if card.loose_since_s is not None else unseen
+
+
+def _given_up(desired: Desired, card: Card, look: Observation, world: World) -> bool:
+    """It has not come back in time, and does not fall any more."""
+    if card.fell_at_s is not None and world.now_s - card.fell_at_s < STILL_S:
+        return False
+    since_s = world.now_s if card.loose_since_s is None else card.loose_since_s
+    # Where the driver names no process at all, as in a container, only the unit's own end tells since when.
+    return min(world.now_s - since_s, _down_for_s(desired, look)) >= UNEXPLAINED_WAIT_S
+
+
+def _enough(desired: Desired, gpu: Gpu) -> bool:
+    """Whether a start may succeed beside what is in use; a card that does not tell its size is in nobody's way."""
+    if gpu.memory_total_mib is None or gpu.memory_used_mib is None:
+        return True
+    return gpu.memory_total_mib - gpu.memory_used_mib >= memory_need(desired) * gpu.memory_total_mib
 
 
 def _down_for_s(desired: Desired, look: Observation) -> float:

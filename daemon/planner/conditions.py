@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
-from daemon.planner.barrier import UNEXPLAINED_MIB, UNEXPLAINED_WAIT_S
+from daemon.planner.barrier import STILL_S, UNEXPLAINED_WAIT_S
+from daemon.planner.cards import limit_of, loose_mib
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
@@ -43,6 +44,8 @@ class InstanceState:
     drift: tuple[Drift, ...] = ()
     contested: str = ""  # what came back too often and is left alone now
     unseen: tuple[str, ...] = ()  # layers of which nothing is known now
+    degraded: str = ""  # what is wrong with how it runs
+    held_since: str = ""  # since when its start waits for what it needs
     effective: str = ""  # why the engine does not tell what is in effect, "" when it does or was not asked
 
 
@@ -158,6 +161,8 @@ def _state(
         drift=tuple(d for d in plan.drift if d.unit == desired.unit),
         contested=_contested(plan, desired),
         unseen=unseen(desired, unit) if unit is not None else (),
+        degraded=record.unclean if record is not None and unit is not None and unit.running else "",
+        held_since=_held_since(plan, desired),
         effective=_untold(world, desired, unit),
     )
 
@@ -165,6 +170,11 @@ def _state(
 def _contested(plan: Plan, desired: Desired) -> str:
     blocked = plan.blocked.get(desired.unit)
     return blocked.detail if blocked is not None and blocked.reason is Reason.DRIFT_CONTESTED else ""
+
+
+def _held_since(plan: Plan, desired: Desired) -> str:
+    blocked = plan.blocked.get(desired.unit)
+    return "" if blocked is None else blocked.since
 
 
 def _untold(world: World, desired: Desired, unit: Unit | None) -> str:
@@ -202,8 +212,19 @@ def spec_conditions(
             stalled[0].message if stalled else "",
             generation,
         ),
+        Condition("Degraded", *_degraded(states), generation),
     ]
     return tuple(made)
+
+
+def _degraded(states: Sequence[InstanceState]) -> tuple[Truth, Reason, str]:
+    """Whether something that runs is not as it should be, though it may serve."""
+    bad = next((s for s in states if s.degraded), None)
+    if bad is not None:
+        return "True", Reason.STARTED_ON_UNCLEAN_MEMORY, f"{bad.unit} on {bad.host}: {bad.degraded}"
+    if not states or any(s.active == "" for s in states):
+        return "Unknown", Reason.NOT_OBSERVED_YET, ""
+    return "False", Reason.OK, ""
 
 
 _STALLED = frozenset(
@@ -354,13 +375,14 @@ def _unattributed(world: World, look: Observation, holders: Holders) -> tuple[Tr
     explained = {uuid for holder in holders.all for uuid, _, _ in holder.gpus} | _live_cards(world, look)
     needed = frozenset[str]().union(*(desired.gpu_uuids for desired in world.desired)) - explained
     for gpu in () if isinstance(look.gpus, Unknown) else look.gpus:
-        if gpu.uuid not in needed or (gpu.memory_used_mib or 0) <= UNEXPLAINED_MIB:
+        card = world.cards.get(gpu.uuid)
+        loose = loose_mib(gpu, look)
+        if gpu.uuid not in needed or loose is None or loose <= limit_of(world.cards, gpu.uuid):
             continue
-        if world.now_s - world.memory_since.get(gpu.uuid, world.now_s) < UNEXPLAINED_WAIT_S:
+        since_s = world.now_s if card is None or card.loose_since_s is None else card.loose_since_s
+        falls = card is not None and card.fell_at_s is not None and world.now_s - card.fell_at_s < STILL_S
+        if falls or world.now_s - since_s < UNEXPLAINED_WAIT_S:
             return "Unknown", Reason.WAITING_FOR_MEMORY, f"GPU {gpu.index}: memory of a process that is gone"
-        return (
-            "False",
-            Reason.UNATTRIBUTED_GPU_MEMORY,
-            f"GPU {gpu.index}: more than {UNEXPLAINED_MIB} MiB, held by nobody seen",
-        )
+        text = f"GPU {gpu.index}: more than {limit_of(world.cards, gpu.uuid)} MiB, held by nobody seen"
+        return "False", Reason.UNATTRIBUTED_GPU_MEMORY, text
     return None

@@ -19,10 +19,14 @@ DROPINS_AFTER = 9  # of all drop-ins of one unit: a tool may give each another n
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why an instance is not brought further now; `detail` says who, since when and what a person can do."""
+    """Why an instance is not brought further now; `detail` says who, since when and what a person can do.
+
+    `since` is given when its start is held up because what it needs is not free.
+    """
 
     reason: Reason
     detail: str
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,14 @@ def add(plan: Plan, *actions: Action) -> Plan:
 def block(plan: Plan, desired: Desired, reason: Reason, detail: str) -> Plan:
     """The plan in which this instance is not brought further."""
     return replace(plan, blocked={**plan.blocked, desired.unit: Blocked(reason, detail)})
+
+
+def hold_up(plan: Plan, desired: Desired, reason: Reason, detail: str, world: World) -> Plan:
+    """The plan in which its start waits for what it needs, with the time at which it began to."""
+    known = world.waits.get(desired.unit)
+    since = world.wall if known is None else known.since
+    text = f"{detail} (since {since})"
+    return replace(plan, blocked={**plan.blocked, desired.unit: Blocked(reason, text, since)})
 
 
 def wake(plan: Plan, in_s: float) -> Plan:

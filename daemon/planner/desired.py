@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from daemon.domain.observation import Gpu, Observation, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Reason
-from daemon.engines.launch import Peer, launch_hash, render
+from daemon.engines.launch import Launch, Peer, launch_hash, render
 from daemon.engines.sglang import bootstrap_port
+from daemon.engines.takes import derived_ports
 from daemon.engines.unit import Marks, dropin_text, gate_manifest, unit_text
 from daemon.planner.world import Declared, Desired, Unplaced
 
@@ -73,12 +74,17 @@ def binding_problem(gpus: Sequence[tuple[int, str]], present: Sequence[Gpu]) -> 
     return None
 
 
-def listens_on(declared: Declared) -> tuple[int, ...]:
-    """Every port one instance is known to take: its own, and the bootstrap port of an SGLang prefill (case B19)."""
-    own = (declared.view.port,) if declared.view.port is not None else ()
-    if declared.role == "prefill" and declared.view.engine.name == "sglang":
-        return (*own, bootstrap_port(declared.spec, declared.role))
-    return own
+def listens_on(declared: Declared, launch: Launch | None = None) -> tuple[int, ...]:
+    """Every port one instance is known to take: its own, a prefill's bootstrap port, and derived ones (case B19)."""
+    view = declared.view
+    own = (view.port,) if view.port is not None else ()
+    if declared.role == "router":
+        return own
+    if declared.role == "prefill" and view.engine.name == "sglang":
+        own = (*own, bootstrap_port(declared.spec, declared.role))
+    argv = (launch or render(view, declared.role, (), declared.spec)).argv
+    more = derived_ports(view.engine.name, view.engine.version, argv, view.port)
+    return tuple(dict.fromkeys((*own, *more)))
 
 
 def _render(
@@ -90,7 +96,7 @@ def _render(
     marks = Marks(store=store_uid, spec=declared.spec_uid, launch_hash=digest)
     adopted = view.unit is not None
     text = dropin_text(launch, marks, view, unit) if adopted else unit_text(launch, marks, view, unit)
-    ports = listens_on(declared)
+    ports = listens_on(declared, launch)
     return Desired(
         declared=declared,
         unit=unit,

@@ -12,9 +12,9 @@ from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal,
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
-from daemon.planner.barrier import blockers
+from daemon.planner.barrier import advice, blockers, unclean
 from daemon.planner.clearing import clear_strays, left_of
-from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, verb, wake
+from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, hold_up, verb, wake
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mark, masked
 from daemon.planner.environment import first_seen, is_extra, own_doing, refused
@@ -184,9 +184,10 @@ def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obse
             return _keep(plan, desired, unit, world, look, rewritten)
         case "activating":
             if unit.waits_in_gate:
-                holders = blockers(desired, plan.holders, look, world)
-                detail = described([detail for _, detail in holders]) or "opens by itself"
-                return wake(block(plan, desired, Reason.WAITING_IN_GATE, detail), 1.0)
+                held = blockers(desired, plan.holders, look, world)
+                if not held:
+                    return wake(block(plan, desired, Reason.WAITING_IN_GATE, "opens by itself"), 1.0)
+                return wake(hold_up(plan, desired, Reason.WAITING_IN_GATE, _held_text(held), world), 1.0)
             return wake(block(plan, desired, Reason.UNIT_RESTARTING, f"{unit.sub_state}"), 2.0)
         case "deactivating":
             return wake(block(plan, desired, Reason.UNIT_STOPPING, "stopping"), 1.0)
@@ -271,15 +272,26 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
         return block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
     if held:
-        plan = block(plan, desired, held[0][0], described([detail for _, detail in held]))
+        plan = hold_up(plan, desired, held[0][0], _held_text(held), world)
         return wake(plan, _again_in_s(desired, held[0][0], world))
-    return add(plan, verb(unit, "start", _down_reason(desired, unit), f"{unit.name} is {unit.active_state}"))
+    down = f"{unit.name} is {unit.active_state}"
+    if dirt := unclean(desired, look, world):
+        why = f"{down}; {dirt}, it did not come back, and enough is free"
+        return add(plan, verb(unit, "start", Reason.STARTED_ON_UNCLEAN_MEMORY, why))
+    return add(plan, verb(unit, "start", _down_reason(desired, unit), down))
+
+
+def _held_text(held: tuple[tuple[Reason, str], ...]) -> str:
+    """Who or what is in the way, and what a person can do about the first of it."""
+    text = described([detail for _, detail in held])
+    what = advice(held[0][0])
+    return f"{text}: {what}" if what else text
 
 
 def _again_in_s(desired: Desired, reason: Reason, world: World) -> float:
     """A driver gives memory back within about 0.3 s of the last process: looked for at once, then each second."""
-    since = [world.memory_since[uuid] for uuid in desired.gpu_uuids if uuid in world.memory_since]
-    fresh = world.now_s - min(since, default=world.now_s) < 3.0
+    cards = [world.cards[uuid].loose_since_s for uuid in desired.gpu_uuids if uuid in world.cards]
+    fresh = world.now_s - min((since for since in cards if since is not None), default=world.now_s) < 3.0
     return 0.1 if reason is Reason.WAITING_FOR_MEMORY and fresh else 1.0
 
 

@@ -14,6 +14,8 @@ from daemon.domain.spec import Role, ServingSpec
 from daemon.domain.status import Reason
 from daemon.engines.effective import Claim
 from daemon.engines.launch import Launch
+from daemon.planner.cards import Card
+from daemon.planner.waits import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Record:
     started_launch: str = ""  # the launch hash of the last start or restart that we ordered
     stopped: bool = False  # the last thing we ordered was a stop
     ready_invocation: str = ""
+    unclean: str = ""  # why our last start was on memory in use, "" when it was on clean cards
     inherited: tuple[str, ...] | None = None  # variables that the host gives from the start; None: not noted yet
 
 
@@ -141,9 +144,11 @@ class World:
     held_before: frozenset[str] = frozenset()  # GPU UUIDs and "port:N" an instance of ours held since boot
     asked: Mapping[ProcessId, str] = field(default_factory=dict)  # what a person asked to clear → who asked
     cleared: frozenset[str] = frozenset()  # units whose strays were cleared since their last start
-    memory_since: Mapping[str, float] = field(default_factory=dict)  # GPU UUID → since when its memory is unexplained
+    cards: Mapping[str, Card] = field(default_factory=dict)  # GPU UUID → what is known of its memory
+    waits: Mapping[str, Wait] = field(default_factory=dict)  # unit → its start that is held up
     returned: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (unit, Drift.key) → corrections in 24 h
     own: Mapping[str, str] = field(default_factory=dict)  # unit → the invocation that our last start led to
     effective: Mapping[str, EffectiveFact] = field(default_factory=dict)
     known_gpus: tuple[str, ...] = ()  # UUIDs of the host as at first sight
+    wall: str = "now"  # this instant as people read it
     withheld: Reason | None = None  # why nothing may be changed: Paused, ObserveOnly, FencedOff, Held …

@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 
-VERSION = 2
+VERSION = 3
 MAX_SECTION = 4194304
 USAGE, GROUND, FENCED, HELD, IMPOSSIBLE = 64, 75, 76, 77, 78
 _UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@-]*\.service")

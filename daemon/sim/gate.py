@@ -13,6 +13,8 @@ from daemon.sim.unit import SimUnit
 POLL_S = 1.1
 SAY_EVERY = 30
 SMALL_MIB = 1024
+STEP_MIB = 64
+STILL = 15
 
 
 class Gate:
@@ -20,7 +22,9 @@ class Gate:
 
     def __init__(self, machine: Machine, control: SimProcess, unit: SimUnit, live: Callable[[str], bool]) -> None:
         self.machine, self.control, self.unit, self._live = machine, control, unit, live
-        self.polls = 0
+        self.polls = self.still = self.loose = 0
+        self.lowest: int | None = None
+        self.where = ""
         self.nap: SimProcess | None = None
 
     def begin(self, delay_s: float) -> None:
@@ -39,6 +43,9 @@ class Gate:
         if not waits:
             self._open(
                 f"opens without knowing the GPUs: {blind}" if blind else "",
+                f"opens beside {self.loose} MiB on GPU{self.where}, held by nobody seen: they do not fall any more"
+                if self.loose
+                else "",
                 f"opens after waiting: GPUs and ports of {self.unit.name} are free" if self.polls else "",
             )
             return
@@ -66,7 +73,8 @@ class Gate:
         cards = [(int(row[1]), row[2]) for row in rows if row[:1] == ["gpu"]]
         ports = [int(row[1]) for row in rows if row[:1] == ["port"]]
         blind = self._blind() if cards else ""
-        waits = "" if blind else self._moved(cards) or self._held({uuid for _, uuid in cards})
+        uuids = {uuid for _, uuid in cards}
+        waits = "" if blind else self._moved(cards) or self._held(uuids) or self._falls(uuids)
         return waits or self._port(ports), blind
 
     def _blind(self) -> str:
@@ -94,6 +102,21 @@ class Gate:
                 if number in wanted and process.devices and not self._small(process, mib):
                     found.append((number, -process.pid, self._says(process, wanted[number], mib)))
         return "; ".join(text for _, _, text in sorted(found))
+
+    def _falls(self, uuids: set[str]) -> str:
+        """For memory in use that no process here explains, while it has fallen lately."""
+        held = {number for process in self.machine.processes for number in process.memory}
+        mine = [card for card in self.machine.cards.present if card.uuid in uuids and card.number not in held]
+        loose = [(card.uuid, mib) for card in mine if (mib := self.machine.cards.used_mib(card)) >= SMALL_MIB]
+        self.loose, self.where = sum(mib for _, mib in loose), "".join(f" {uuid}" for uuid, _ in loose)
+        if not self.loose:
+            self.lowest, self.still = None, 0
+            return ""
+        if self.lowest is None or self.loose <= self.lowest - STEP_MIB:
+            self.lowest, self.still = self.loose, 0
+        self.still += 1
+        text = f"memory to come back: {self.lowest} MiB on GPU{self.where}, held by nobody seen"
+        return "" if self.still > STILL else text
 
     def _says(self, process: SimProcess, card: Card, mib: int) -> str:
         return f"{self._describe(process)}, which holds GPU {card.uuid}, {mib} MiB"

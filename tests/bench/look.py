@@ -54,7 +54,7 @@ class Recorded:
         world = World(
             name="a", host=self.host, store_uid=self.store, now_s=now_s, observation=look, desired=desired,
             strays=dict(memory.strays), probes=dict(memory.probes), held_before=frozenset(memory.held_before),
-            memory_since=dict(memory.memory_since),
+            cards=dict(memory.cards),
         )  # fmt: skip
         return decide(world), look
 

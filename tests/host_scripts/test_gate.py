@@ -30,16 +30,20 @@ class Gate:
     def __init__(self, box: Box) -> None:
         self.box = box
         box.tool("nvidia-smi", SMI.format(root=box.root))
-        self.gpus(f"0, {CARD}, 21093\n")
+        self.gpus(f"0, {CARD}, 4\n")
         self.inside_container(False)
         self.apps("")
         self.manifest(f"gpu 0 {CARD}\n")
 
     def inside_container(self, inside: bool) -> None:
+        if inside:
+            self.gpus(f"0, {CARD}, 21093\n")
         self.box.tool("systemd-detect-virt", f"#!/bin/sh\nexit {0 if inside else 1}\n")
 
     def gpus(self, text: str) -> None:
-        self.box.path("gpus").write_text(text, encoding="utf-8")
+        new = self.box.path("gpus.new")  # a gate that polls never sees half of it
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.box.path("gpus"))
 
     def apps(self, text: str) -> None:
         self.box.path("apps").write_text(text, encoding="utf-8")
@@ -132,6 +136,41 @@ def test_it_says_again_for_whom_it_waits(gate: Gate, holder: int) -> None:
     with gate.waiting() as (said, process):
         assert process.stdout is not None
         assert process.stdout.readline() == said
+
+
+@pytest.mark.strays
+def test_memory_that_falls_is_waited_for_and_named(gate: Gate) -> None:
+    gate.gpus(f"0, {CARD}, 98304\n")
+    with gate.waiting() as (said, process):
+        assert f"memory to come back: 98304 MiB on GPU {CARD}, held by nobody seen" in said
+        assert process.stdout is not None
+        for mib in (80_000, 41_000, 20_000):
+            gate.gpus(f"0, {CARD}, {mib}\n")
+            while f"{mib} MiB" not in process.stdout.readline():
+                assert process.poll() is None, "it gave up while the memory fell"
+        gate.gpus(f"0, {CARD}, 4\n")
+        rest = process.stdout.read()
+        assert process.wait(timeout=20) == 0
+    assert rest.splitlines()[-1].startswith("stoker gate: opens after waiting")
+    assert "opens beside" not in rest
+
+
+@pytest.mark.strays
+def test_memory_that_never_falls_keeps_it_closed_for_a_while_only(gate: Gate) -> None:
+    gate.gpus(f"0, {CARD}, 21093\n")
+    said = gate.opens().splitlines()
+    assert len([line for line in said if "memory to come back" in line]) == 3
+    assert f"opens beside 21093 MiB on GPU {CARD}, held by nobody seen" in said[-2]
+
+
+@pytest.mark.strays
+def test_memory_that_a_row_explains_or_that_has_no_figure_is_not_waited_for(gate: Gate) -> None:
+    """A14: unified memory tells no figure; a row of a pid that is nobody here explains its own."""
+    gate.gpus(f"0, {CARD}, [N/A]\n")
+    assert gate.opens() == ""
+    gate.gpus(f"0, {CARD}, 21093\n")
+    gate.apps(f"{CARD}, 999999999, python3, 21090\n")
+    assert gate.opens() == ""
 
 
 def test_holder_of_another_card_does_not_matter(gate: Gate, holder: int) -> None:

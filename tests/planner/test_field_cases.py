@@ -12,6 +12,7 @@ from daemon.domain.observation import Environment, Listener, Observation, Proces
 from daemon.domain.status import Condition, Reason
 from daemon.engines.unit import parse_unit
 from daemon.memory import HostMemory
+from daemon.planner.cards import Card
 from daemon.planner.conditions import InstanceState, host_conditions, instance_state
 from daemon.planner.desired import place
 from daemon.planner.drift import running_drift
@@ -39,9 +40,9 @@ def settled(**more: object) -> Driver:
     return found
 
 
-def down(state: str = "failed") -> Driver:
+def down(state: str = "failed", **more: object) -> Driver:
     """A server that ran and whose unit is down now, with nothing left of it."""
-    found = settled()
+    found = settled(**more)
     unit = found.box.units[UNIT]
     found.box._end(UNIT, unit, state)
     return found
@@ -201,13 +202,23 @@ def test_a_defunct_process_is_never_signalled_and_its_parent_is_named() -> None:
     assert "3590" in plan.blocked[UNIT].detail
 
 
+def loose(look: Observation, since: dict[str, float], mib: int) -> dict[str, Card]:
+    """That memory is in use since then, and that nobody explains it."""
+    return {
+        uuid: Card(look.identity.boot_id, "580.159.04", seen_at_s=at_s, loose_since_s=at_s, low_mib=mib)
+        for uuid, at_s in since.items()
+    }
+
+
 def with_memory(d: Driver, since_s: float, mib: int = 21_877) -> World:
     """GPU 1 shows memory, and the driver names nobody, since that long."""
     world = d.world()
     look = look_of(world)
     assert isinstance(look.gpus, tuple)
     gpus = tuple(replace(g, memory_used_mib=mib) if g.index == 1 else g for g in look.gpus)
-    return replace(world, observation=replace(look, gpus=gpus), memory_since={UUIDS[1]: world.now_s - since_s})
+    return replace(
+        world, observation=replace(look, gpus=gpus), cards=loose(look, {UUIDS[1]: world.now_s - since_s}, mib)
+    )
 
 
 def test_memory_that_nobody_seen_holds_is_not_called_clean() -> None:
@@ -306,7 +317,7 @@ def test_a_start_waits_for_memory_that_comes_back_later_than_the_process_goes() 
 def test_memory_that_never_comes_back_blocks_for_a_bounded_time_only() -> None:
     """B17."""
     d = down("inactive")
-    world = seen(with_memory(d, 121), lambda u: replace(u, inactive_enter_us=0))
+    world = seen(with_memory(d, 121, 6_000), lambda u: replace(u, inactive_enter_us=0))
     assert verbs(decide(world)) == ["start"]
 
 
@@ -668,7 +679,7 @@ def test_memory_on_its_way_back_is_looked_for_often_at_first_then_each_second(ag
     assert isinstance(look.gpus, tuple)
     gpus = tuple(replace(gpu, memory_used_mib=20_000) for gpu in look.gpus)
     since = {gpu.uuid: world.now_s - age_s for gpu in gpus}
-    plan = decide(replace(world, observation=replace(look, gpus=gpus), memory_since=since))
+    plan = decide(replace(world, observation=replace(look, gpus=gpus), cards=loose(look, since, 20_000)))
     assert [b.reason for b in plan.blocked.values()] == [Reason.WAITING_FOR_MEMORY]
     assert plan.wake_in_s == wake_in_s
     assert not any(isinstance(action, UnitVerb) and action.verb == "start" for action in plan.actions)
