@@ -285,7 +285,7 @@ def _held_text(held: tuple[tuple[Reason, str], ...]) -> str:
     """Who or what is in the way, and what a person can do about the first of it."""
     text = described([detail for _, detail in held])
     what = advice(held[0][0])
-    return f"{text}: {what}" if what else text
+    return f"{text}. To do: {what}" if what else text
 
 
 def _again_in_s(desired: Desired, reason: Reason, world: World) -> float:

@@ -127,4 +127,4 @@ def test_a_long_list_of_holders_is_cut() -> None:
     clean = next(c for c in host_conditions(driver.world(), plan, 1) if c.type == "Clean")
     for message in (plan.blocked["stoker-m.server.service"].detail, clean.message):
         assert message.count("pid ") == 3
-        assert message.endswith("; and 6 more, see `stoker strays`")
+        assert "; and 6 more, see `stoker strays`" in message
