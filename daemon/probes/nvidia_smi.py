@@ -29,6 +29,7 @@ _SENTENCES = (
     ("No devices were found", Reason.GPU_MISSING),
 )
 _HANDLE = "Unable to determine the device handle for"
+_MIG_MODES = frozenset({"Enabled", "Disabled"})
 _DETAIL_CHARS = 500
 _GPU_CELLS_LEFT = 3  # index, uuid, bus id; then the name
 _GPU_CELLS_RIGHT = 6  # driver, total, used, utilisation, temperature, MIG mode
@@ -48,7 +49,7 @@ def sentence(lines: Sequence[str]) -> Unknown | None:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in (raw.strip() for raw in text.split("\n")) if line]
+    return [line for line in (raw.strip() for raw in text.removeprefix("\ufeff").split("\n")) if line]
 
 
 def failure(exit_status: int, text: str) -> Unknown | None:
@@ -58,7 +59,7 @@ def failure(exit_status: int, text: str) -> Unknown | None:
     if said is not None:
         return said
     if exit_status in (0, PARTIAL_EXIT):
-        return None
+        return None if text.endswith("\n") or not lines else Unknown(Reason.TRUNCATED, lines[-1][:_DETAIL_CHARS])
     detail = f"exit status {exit_status}: {' / '.join(lines)}"[:_DETAIL_CHARS]
     match exit_status:
         case 124 | 137:
@@ -112,12 +113,14 @@ def _gpu(line: str, warnings: list[Unknown]) -> Gpu | None:
         return None
     fault = next((_FAULTS[cell] for cell in cells if cell in _FAULTS), None)
     numbers: list[int | None] = []
-    for cell in figures:
+    for cell in figures if mig in _MIG_MODES else (*figures, mig):
         try:
             numbers.append(number(cell, warnings))
         except ValueError:
             return None
-    total, used, utilization, temperature = numbers
+    total, used, utilization, temperature, *other = numbers
+    if min(total or 0, used or 0) < 0 or any(mode is not None for mode in other):
+        return None
     return Gpu(
         index=int(index),
         uuid=uuid,

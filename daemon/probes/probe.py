@@ -81,7 +81,7 @@ def parse_probe(answer: Answer) -> ProbeAnswer | Unknown:
         before=read(answer, "before", _unit_now),
         after=read(answer, "after", _unit_now),
         listeners=read(answer, "listeners", lambda section: socket.parse_listeners(section.text)),
-        peers=read(answer, "peer", lambda section: process.numbers_of(section.text)),
+        peers=read(answer, "peer", lambda section: process.numbers_in(section.text)),
         cgroups=read(answer, "cgroups", _cgroups),
         argv=read(answer, "main", lambda section: process.arguments(section.data)),
         mark=None if isinstance(mark, Unknown) else mark.partition("=")[2] or None,
@@ -94,7 +94,7 @@ def parse_probe(answer: Answer) -> ProbeAnswer | Unknown:
 
 
 def _unit_now(section: Section) -> UnitNow:
-    values = dict(line.split("=", 1) for line in section.text.split("\n") if "=" in line)
+    values = process.values_of(section.text)
     invocation, main_pid, group, state = (values[key] for key in _UNIT_KEYS)
     return UnitNow(invocation, process.whole_number(main_pid), group, state)
 

@@ -48,6 +48,13 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def whole_lines(content: str) -> list[str]:
+    """The lines that say anything. Raises Malformed when the last has no end: it was cut and may say something else."""
+    if content and not content.endswith("\n"):
+        raise Malformed(f"the last line has no end: {content[-40:]!r}")
+    return [line for line in content.split("\n") if line]
+
+
 def whole_number(value: str | bytes) -> int:
     """An unsigned decimal. Raises Malformed."""
     if not value.isdigit() or not value.isascii() or len(value) > 20:
@@ -167,17 +174,16 @@ def parse_links(data: bytes) -> dict[int, dict[str, str]]:
 def parse_uids(data: bytes) -> dict[int, int]:
     """Real uid by pid, out of `/proc/PID/status:Uid:…` lines. Raises Malformed."""
     uids = {}
-    for line in data.split(b"\n"):
-        if line:
-            path, _, rest = line.partition(b":Uid:")
-            uids[pid_of(path)] = whole_number(rest.split()[0] if rest.split() else b"")
+    for line in whole_lines(text(data)):
+        path, _, rest = line.partition(":Uid:")
+        uids[pid_of(path.encode())] = whole_number(rest.split()[0] if rest.split() else "")
     return uids
 
 
 def parse_users(data: bytes) -> dict[int, str]:
-    """User names by uid, out of passwd lines; a line of another form is no user."""
+    """User names by uid, out of passwd lines; a line of another form is no user. Raises Malformed."""
     users: dict[int, str] = {}
-    for line in text(data).split("\n"):
+    for line in whole_lines(text(data)):
         fields = line.split(":")
         if len(fields) > 2 and fields[2].isascii() and fields[2].isdigit():
             users.setdefault(int(fields[2]), fields[0])
@@ -187,14 +193,23 @@ def parse_users(data: bytes) -> dict[int, str]:
 def parse_nvidia_files(data: bytes) -> dict[int, frozenset[int]]:
     """Minor numbers of open `/dev/nvidiaN` by pid; a pid with other `/dev/nvidia*` alone has none. Raises Malformed."""
     minors: dict[int, set[int]] = {}
-    for line in text(data).split("\n"):
-        if line:
-            pid, _, name = line.partition(" ")
-            found = _MINOR.fullmatch(name)
-            minors.setdefault(whole_number(pid), set()).update([int(found[1])] if found else [])
+    for line in whole_lines(text(data)):
+        pid, _, name = line.partition(" ")
+        found = _MINOR.fullmatch(name)
+        minors.setdefault(whole_number(pid), set()).update([int(found[1])] if found else [])
     return {pid: frozenset(numbers) for pid, numbers in minors.items()}
 
 
+def values_of(content: str) -> dict[str, str]:
+    """Lines `KEY=VALUE`; others say nothing. Raises Malformed."""
+    return dict(line.split("=", 1) for line in whole_lines(content) if "=" in line)
+
+
+def numbers_in(content: str) -> tuple[int, ...]:
+    """All numbers of whole lines. Raises Malformed."""
+    return numbers_of(" ".join(whole_lines(content)))
+
+
 def numbers_of(line: str) -> tuple[int, ...]:
-    """Numbers between spaces. Raises Malformed."""
+    """Numbers between white space. Raises Malformed."""
     return tuple(map(whole_number, line.split()))

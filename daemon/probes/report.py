@@ -209,7 +209,7 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
 
 
 def _identity(section: Section) -> Identity:
-    values = dict(line.split("=", 1) for line in section.text.split("\n") if "=" in line)
+    values = process.values_of(section.text)
     if len(values["boot_id"]) != 36:
         raise Malformed("no boot id")
     monotonic_us = process.whole_number(values["monotonic_us"])
@@ -246,7 +246,7 @@ def _optional(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | U
 
 
 def _fence(section: Section) -> Fence:
-    store, epoch, run = section.text.split()
+    store, epoch, run = " ".join(process.whole_lines(section.text)).split()
     return Fence(store, process.whole_number(epoch), run)
 
 
@@ -266,7 +266,7 @@ def _processes(answer: Answer, environ: Environ | Unknown) -> tuple[Process, ...
     uids = read(answer, "uids", lambda section: process.parse_uids(section.data))
     users = read(answer, "users", lambda section: process.parse_users(section.data))
     minors = read(answer, "nvfds", lambda section: process.parse_nvidia_files(section.data))
-    readable = read(answer, "environ_ok", lambda section: frozenset(process.numbers_of(section.text)))
+    readable = read(answer, "environ_ok", lambda section: frozenset(process.numbers_in(section.text)))
     chosen = read(answer, "candidates", _candidates)
     for part in (uids, users, minors, chosen):
         if isinstance(part, Unknown):

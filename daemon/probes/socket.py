@@ -6,7 +6,7 @@ import ipaddress
 from functools import lru_cache
 
 from daemon.domain.observation import Listener
-from daemon.probes.process import Malformed, whole_number
+from daemon.probes.process import Malformed, whole_lines, whole_number
 
 
 @lru_cache(maxsize=256)
@@ -25,9 +25,7 @@ def address(hexadecimal: str) -> str:
 def parse_listeners(text: str) -> tuple[Listener, ...]:
     """Every line; an owner that could not be seen leaves `pids` empty. Raises Malformed."""
     listeners = []
-    for line in text.split("\n"):
-        if not line:
-            continue
+    for line in whole_lines(text):
         parts = line.split(" ")
         if len(parts) != 3:
             raise Malformed(f"not a socket: {line[:80]!r}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from daemon.domain.observation import DropIn, Environment, Loaded, Session, Unit, UnitFile, Unknown
 from daemon.domain.status import Reason
-from daemon.probes.process import Malformed, text, whole_number
+from daemon.probes.process import Malformed, text, whole_lines, whole_number
 
 _SPAN_US = {
     "us": 1,
@@ -47,6 +47,7 @@ def timespan_us(value: str) -> int:
 
 def parse_show(data: bytes, names: Sequence[str]) -> list[dict[str, str]]:
     """One dictionary for each name, in their order. Raises Malformed when systemctl showed more or fewer."""
+    whole_lines(text(data))
     blocks = [block for block in text(data).split("\n\n") if block.strip()]
     if len(blocks) != len(names):
         raise Malformed(f"{len(blocks)} units were shown, {len(names)} were asked for")
@@ -159,9 +160,7 @@ def parse_files(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, UnitFile]
     `other` (a link, as a masked unit has) counts as no file of ours: writing over it is refused on the host.
     """
     files = {}
-    for line in paths.split("\n"):
-        if not line:
-            continue
+    for line in whole_lines(paths):
         parts = line.split(" ")
         if len(parts) != 3 or parts[2] not in ("present", "absent", "other"):
             raise Malformed(f"not a unit file: {line[:80]!r}")
@@ -175,9 +174,7 @@ def parse_files(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, UnitFile]
 def parse_dropins(paths: str, texts: Mapping[bytes, bytes]) -> dict[str, tuple[DropIn, ...]]:
     """Drop-ins by unit, out of lines `UNIT PATH`. Raises Malformed."""
     found: dict[str, list[DropIn]] = {}
-    for line in paths.split("\n"):
-        if not line:
-            continue
+    for line in whole_lines(paths):
         name, space, path = line.partition(" ")
         if not space or not path.startswith("/"):
             raise Malformed(f"not a drop-in: {line[:80]!r}")
@@ -199,8 +196,7 @@ def parse_manager(data: bytes) -> frozenset[str]:
 def parse_sessions(data: str) -> tuple[Session, ...]:
     """Lines `ID LEADER`; 0 is a leader that is gone. Raises Malformed."""
     sessions = []
-    for line in data.split("\n"):
-        if line:
-            name, _, leader = line.rpartition(" ")
-            sessions.append(Session(name, whole_number(leader)))
+    for line in whole_lines(data):
+        name, _, leader = line.rpartition(" ")
+        sessions.append(Session(name, whole_number(leader)))
     return tuple(sessions)

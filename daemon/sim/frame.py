@@ -136,13 +136,22 @@ def one_line(text: str) -> bytes:
     return (text + "\n").translate(str.maketrans("\n\r\0", "   ")).encode("utf-8", "surrogateescape")
 
 
-def framed(nonce: str, verb: str, exit_status: int, sections: Sections, took_ms: dict[str, int] | None = None) -> bytes:
-    """The answer. A section that is too long loses its data and says 27."""
+def framed(
+    nonce: str,
+    verb: str,
+    exit_status: int,
+    sections: Sections,
+    took_ms: dict[str, int] | None = None,
+    version: int = VERSION,
+) -> bytes:
+    """The answer. A section that is too long loses its data and says 27. Older helpers told no sum."""
     mark = f"@{nonce} ".encode()
-    parts = [mark + f"begin {verb} {VERSION}\n".encode()]
+    parts = [mark + f"begin {verb} {version}\n".encode()]
     for name, (code, data) in sections.items():
         status, body = (27, b"") if len(data) > MAX_SECTION else (code, data)
         ms = (took_ms or {}).get(name, 0)
         parts.append(mark + f"section {name} exit={status} ms={ms} bytes={len(body)}\n".encode() + body + b"\n")
     said = b"".join(parts) + mark + f"end exit={exit_status}\n".encode()
+    if version < VERSION:
+        return said
     return said + mark + f"sum {hashlib.sha256(said).hexdigest()}\n".encode()

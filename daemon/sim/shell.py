@@ -48,14 +48,10 @@ class Shell:
             return Answer(127, b"", f"sh: 1: exec: {HELPER}: not found\n".encode())
         if len(argv) != 2:
             return Answer(64, b"", b"stoker-host: usage: stoker-host VERB <REQUEST\n")
-        done = self._verb(argv[1], stdin)
         found = _VERSION.search(installed)
-        if found is not None and int(found[1]) != frame.VERSION:
-            head, line, rest = done.stdout.partition(b" 1\n")
-            return Answer(done.exit_status, head + line.replace(b"1", found[1]) + rest, done.stderr, done.took_s)
-        return done
+        return self._verb(argv[1], stdin, frame.VERSION if found is None else int(found[1]))
 
-    def _verb(self, verb: str, stdin: bytes) -> Answer:
+    def _verb(self, verb: str, stdin: bytes, version: int) -> Answer:
         try:
             nonce = frame.nonce_of(stdin)
         except ValueError as wrong:
@@ -69,7 +65,7 @@ class Shell:
         except Refused as no:
             sections, status = {"error": (0, frame.one_line(no.text)), **no.sections}, no.exit_status
         self._note(verb, asked, status)
-        return Answer(status, frame.framed(nonce, verb, status, sections, took), b"", took_s[0])
+        return Answer(status, frame.framed(nonce, verb, status, sections, took, version), b"", took_s[0])
 
     def _note(self, verb: str, asked: Asked | None, status: int) -> None:
         fence, target = (asked.value("fence"), asked.unit) if asked is not None else ("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from daemon.probes.report import SUMMED_FROM
+from daemon import host
 
 NONCE = "0123456789abcdef0123456789abcdef"
 UNITS = ("stoker-k26.prefill.service", "stoker-k26.decode.service", "sglang-old.service")
@@ -23,7 +23,7 @@ def frame(
     verb: str = "observe",
     end: int = 0,
     nonce: str = NONCE,
-    version: int = SUMMED_FROM,
+    version: int = host.VERSION,
 ) -> bytes:
     """An answer as `stoker-host` prints it."""
     parts = [f"@{nonce} begin {verb} {version}\n".encode()]

@@ -11,8 +11,8 @@ from daemon.domain.status import Reason
 from daemon.probes.report import SUMMED_FROM, Answer, parse_answer, parse_observation
 from tests.probes.reference import INVOCATION, NONCE, OTHERS, UNITS, frame, sections, summed
 
-LOOK = frame(sections())
-SMALL = frame({"one": (0, b"some\nlines\n"), "two": (3, b""), "three": (0, b"\0@ begin\n")}, verb="probe")
+LOOK = frame(sections(), version=SUMMED_FROM)
+SMALL = frame({"one": (0, b"some\nlines\n"), "two": (3, b""), "three": (0, b"\0@ begin\n")}, "probe", version=SUMMED_FROM)
 
 
 def answer_of(data: bytes) -> Answer:
@@ -144,7 +144,7 @@ def test_one_changed_digit_makes_the_whole_answer_unknown() -> None:
 def test_answer_of_an_older_helper_needs_no_sum_and_a_newer_one_does() -> None:
     said, _, _ = frame(sections(), version=SUMMED_FROM - 1).rpartition(b"@")
     assert isinstance(parse_answer(said, NONCE), Answer)
-    said, _, _ = LOOK.rpartition(b"@")
+    said, _, _ = frame(sections(), version=SUMMED_FROM).rpartition(b"@")
     assert isinstance(parse_answer(said, NONCE), Unknown)
     assert isinstance(parse_answer(summed(said), NONCE), Answer)
 
