@@ -104,6 +104,7 @@ def sections() -> dict[str, tuple[int, bytes]]:
         {"type": "s", "data": "/srv"},
     ]
     loaded = "".join(f"= {name}\n" + "".join(json.dumps(value) + "\n" for value in properties) for name in UNITS)
+    loaded += '= manager\n{"type": "as", "data": ["LANG=C.UTF-8"]}\n'
     text = "[Service]\nExecStart=/opt/venv/bin/python\n" + "# a line of the unit file\n" * 40
     paths = [f"/etc/systemd/system/{name}" for name in UNITS]
     meta = (

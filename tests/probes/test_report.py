@@ -12,7 +12,9 @@ from daemon.probes.report import SUMMED_FROM, Answer, parse_answer, parse_observ
 from tests.probes.reference import INVOCATION, NONCE, OTHERS, UNITS, frame, sections, summed
 
 LOOK = frame(sections(), version=SUMMED_FROM)
-SMALL = frame({"one": (0, b"some\nlines\n"), "two": (3, b""), "three": (0, b"\0@ begin\n")}, "probe", version=SUMMED_FROM)
+SMALL = frame(
+    {"one": (0, b"some\nlines\n"), "two": (3, b""), "three": (0, b"\0@ begin\n")}, "probe", version=SUMMED_FROM
+)
 
 
 def answer_of(data: bytes) -> Answer:
