@@ -111,6 +111,10 @@ class Client:
         checks: list[dict[str, Any]] = self._json("POST", f"{PREFIX}/hosts/{_part(host)}/doctor")["checks"]
         return checks
 
+    def record(self, host: str) -> dict[str, Any]:
+        """One look at a host, whole."""
+        return self._json("POST", f"{PREFIX}/hosts/{_part(host)}/record")
+
     def takeover(self, host: str) -> dict[str, Any]:
         """Take a host's fence whoever holds it."""
         return self._json("POST", f"{PREFIX}/hosts/{_part(host)}/takeover")

@@ -57,20 +57,21 @@ def refuse(path: tuple[str | int, ...], message: str, hint: str = "") -> Admissi
     return AdmissionError([Problem(path_text(path), message, hint)])
 
 
-def decode(data: bytes) -> str:
+def decode(data: bytes, max_bytes: int = MAX_BYTES) -> str:
     """UTF-8 text of a body or file. Raises: AdmissionError."""
-    if len(data) > MAX_BYTES:
-        raise refuse((), f"larger than {MAX_BYTES} bytes")
+    if len(data) > max_bytes:
+        raise refuse((), f"larger than {max_bytes} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise refuse((), f"not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def read_json(data: bytes) -> Any:
+def read_json(data: bytes, max_bytes: int = MAX_BYTES) -> Any:
     """One JSON document. Raises: AdmissionError on bad syntax, a duplicate key, NaN, or too deep or large a tree."""
+    text = decode(data, max_bytes)
     try:
-        tree = json.loads(decode(data), object_pairs_hook=_pairs, parse_constant=_no_constant, parse_float=_finite)
+        tree = json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise refuse((), f"not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:
@@ -81,10 +82,10 @@ def read_json(data: bytes) -> Any:
     return tree
 
 
-def read_yaml(data: bytes) -> list[Any]:
+def read_yaml(data: bytes, max_bytes: int = MAX_BYTES) -> list[Any]:
     """All documents of a YAML text, empty ones left out. Raises: AdmissionError naming path and line."""
     try:
-        return list(_documents(yaml.parse(decode(data), Loader=Loader)))
+        return list(_documents(yaml.parse(decode(data, max_bytes), Loader=Loader)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""

@@ -33,6 +33,9 @@ class Hands(Protocol):
     async def doctor(self, host_name: str) -> Sequence[dict[str, Any]]:
         """Everything a host needs, each as {name, ok: true | false | None (unknown), found, remedy}."""
 
+    async def record(self, host_name: str) -> dict[str, Any]:
+        """One look whole, as a recording. Raises: TransportError."""
+
 
 @dataclass(slots=True)
 class Context:

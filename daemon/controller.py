@@ -10,25 +10,24 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import structlog
 
 from daemon.bus import Manners, Seams, Watches, WatchLimits
+from daemon.by_hand import ByHand, record_look, take_over
 from daemon.doctor import examine
-from daemon.domain.errors import StokerError, TransportError, VerbFailed
+from daemon.domain.errors import StokerError, TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Fence, Unknown
 from daemon.domain.status import Event, Reason
 from daemon.domain.text import duration_s
 from daemon.install import ensure_helper
-from daemon.lease import take_fence
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.metrics.samples import FleetSample, HostNow
-from daemon.observe import Wanted, observe
 from daemon.planner.clearing import ServeQuestion
 from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
@@ -63,7 +62,7 @@ class Controller:
     ) -> None:
         self._store = store
         self._hosts: dict[str, HostSpec] = {}
-        self._roads = roads or Roads(_ssh_settings(settings), self._hosts.get)
+        self._roads = roads or Roads(ssh_settings(settings), self._hosts.get)
         self._settings = settings
         self._clock = clock
         self._wall = wall
@@ -117,25 +116,19 @@ class Controller:
         if self._fence is None:
             raise TransportError(Reason.NOT_OBSERVED_YET, "the daemon has just started; try again")
         road = await self._road_to(host_name, HostSpec.model_validate(host.spec))
-        limit_s = self._settings.look_timeout_s
-        look = await observe(road, host_name, Wanted(), at_s=self._clock(), timeout_s=limit_s)
-        if isinstance(look, Unknown):
-            raise TransportError(look.reason, f"{host_name} could not be looked at: {look.detail}")
-        if isinstance(look.fence, Unknown):
-            raise VerbFailed(1, f"the fence on {host_name} could not be read: {look.fence.detail}")
-        uuids = () if isinstance(look.gpus, Unknown) else tuple(gpu.uuid for gpu in look.gpus)
-        identity = look.identity
-        await self._store.note_identity(
-            host.uid, identity.machine_id, identity.container, uuids, self._wall(), replace=True
-        )
-        refused = None if look.fence == self._fence else await take_fence(road, look.fence, self._fence)
-        if refused is not None:
-            raise VerbFailed(1, f"{host_name} refused the takeover: {refused}")
-        said = Event(Reason.OK, f"{actor} took {host_name} over", "Host", host_name, action="takeover", result="ok")
-        await self._store.add_event(said, self._wall())
+        result = await take_over(self._store, road, host, self._fence, self._by_hand(), actor=actor)
         self.poke(host_name)
-        before = None if look.fence is None else asdict(look.fence)
-        return {"host": host_name, "before": before, "now": asdict(self._fence)}
+        return result
+
+    async def record(self, host_name: str) -> dict[str, Any]:
+        """One look whole, with what this daemon knows beside it, as a recording."""
+        host = await self._store.get("Host", host_name)
+        road = await self._road_to(host_name, HostSpec.model_validate(host.spec))
+        memory = self._memories.get(host_name, HostMemory())
+        return await record_look(self._store, road, host_name, memory, self._by_hand())
+
+    def _by_hand(self) -> ByHand:
+        return ByHand(self._clock, self._wall, self._settings.look_timeout_s)
 
     async def doctor(self, host_name: str) -> Sequence[dict[str, Any]]:
         """Each thing the host needs: ok, or what to do."""
@@ -381,7 +374,8 @@ class Controller:
         return HostNow(name, age_s, self._watches.is_up(name), self._watches.signals(name))
 
 
-def _ssh_settings(settings: Settings) -> SshSettings:
+def ssh_settings(settings: Settings) -> SshSettings:
+    """How this machine's settings prove it to hosts."""
     return SshSettings(
         identity=settings.ssh_identity,
         agent=os.environ.get("SSH_AUTH_SOCK") if settings.ssh_agent else None,

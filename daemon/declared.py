@@ -5,7 +5,7 @@ Called by `reconcile` at the start of each pass. Reads the store, changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daemon.domain.host import HostSpec
@@ -50,7 +50,7 @@ async def declaration(store: Store, name: str) -> HostDeclaration | None:
         if stored.deleted_at is None:
             spec = ServingSpec.model_validate(stored.spec)
             declared += _instances(stored, spec, name, rows)
-            peers[stored.uid] = tuple(_peers(spec, hosts))
+            peers[stored.uid] = tuple(peers_of(spec, hosts))
     kept = {(d.spec_uid, d.role) for d in declared}
     gone = [row for row in rows if (row.spec_uid, row.role) not in kept]
     return HostDeclaration(
@@ -105,7 +105,7 @@ def _retired(row: StoredInstance, names: dict[str, str], told: set[str]) -> Reti
     return Retired(names.get(row.spec_uid, row.spec_uid), row.spec_uid, record_of(row), row.spec_uid not in told)
 
 
-def _peers(spec: ServingSpec, hosts: dict[str, HostSpec]) -> Iterable[Peer]:
+def peers_of(spec: ServingSpec, hosts: Mapping[str, HostSpec]) -> Iterable[Peer]:
     """Addresses of the other roles, for a router: the host's SSH address, loopback for a local one."""
     roles: tuple[Role, ...] = spec.role_names()
     for role in roles:

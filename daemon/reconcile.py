@@ -7,7 +7,7 @@ when it wants to be called again. Probes run as tasks of their own; their result
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -32,7 +32,7 @@ from daemon.planner.drift import file_sha256
 from daemon.planner.environment import WATCHED
 from daemon.planner.plan import Plan, decide
 from daemon.planner.waits import step
-from daemon.planner.world import Desired, Unplaced, World
+from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
 from daemon.remember import adopt, corrected, count, recall, remember, restarts, returned, stamp
 from daemon.store import Store
@@ -165,7 +165,8 @@ class Reconciler:
             return Unknown(Reason(error.reason), error.message), None
         at_s = self._clock()
         weighed = Weighed(road, self._clock)
-        look = await observe(weighed, name, wanted(declared), at_s=at_s, timeout_s=self._limits.look_s)
+        asked = wanted(declared.declared, declared.retired)
+        look = await observe(weighed, name, asked, at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1
         else:
@@ -369,15 +370,15 @@ class Reconciler:
             memory.down_since.setdefault(unit, self._clock())
 
 
-def wanted(declared: HostDeclaration) -> Wanted:
-    """What a look at this host has to include."""
+def wanted(declared: Iterable[Declared], retired: Iterable[Retired] = ()) -> Wanted:
+    """What a look at a host with these has to include."""
     units, dropins, ports, env = set[str](), set[str](), set[int](), set[str]()
-    for one in declared.declared:
+    for one in declared:
         unit = unit_name(one.spec_name, one.role, one.view.unit)
         (dropins if one.view.unit is not None else units).add(unit)
         ports.update(listens_on(one))
         env |= set(one.view.env)
-    for retired in declared.retired:
-        (dropins if retired.record.path.endswith(".conf") else units).add(retired.record.unit)
+    for gone in retired:
+        (dropins if gone.record.path.endswith(".conf") else units).add(gone.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
     return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED)

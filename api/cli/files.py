@@ -60,13 +60,14 @@ def _bounded(path: Path) -> bytes:
 def _documents(origin: str, data: bytes) -> list[Found]:
     try:
         documents = [read_json(data)] if origin.endswith(".json") else read_yaml(data)
-        return [_found(origin, document) for document in documents]
+        return [found_in(origin, document) for document in documents]
     except AdmissionError as error:
         problems = [Problem(f"{origin}: {item.path}".rstrip(": "), item.message, item.hint) for item in error.problems]
         raise AdmissionError(problems) from None
 
 
-def _found(origin: str, document: Any) -> Found:
+def found_in(origin: str, document: Any) -> Found:
+    """A document by the kind and name that it gives. Raises: AdmissionError."""
     if not isinstance(document, dict):
         raise refuse((), "must be one object with apiVersion, kind, metadata and spec")
     kind, metadata = document.get("kind"), document.get("metadata")

@@ -1,4 +1,4 @@
-"""Hosts: what is declared of them, and what a person asks of one: doctor, takeover, its strays and to clear some."""
+"""Hosts: what is declared of them, and what a person asks of one: doctor, record, takeover, strays, to clear some."""
 
 from __future__ import annotations
 
@@ -118,3 +118,11 @@ def _identity(identity: ProcessId) -> dict[str, int]:
 
 def _problem(wanted: list[ProcessId], refusal: Refusal) -> Problem:
     return Problem(f"processes[{wanted.index(refusal.process)}]", str(refusal))
+
+
+@router.post("/hosts/{name}/record")
+async def record_host(request: Request, name: str) -> dict[str, Any]:
+    """One look at the host, section by section, secrets taken out: what `stoker replay` reads. Changes nothing."""
+    context = context_of(request)
+    await context.store.get("Host", name)
+    return await context.hands.record(name)

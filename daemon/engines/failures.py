@@ -47,8 +47,11 @@ class _Hit:
     phase: str
 
 
-def classify(lines: Sequence[str]) -> Failure:
-    """The root cause in the lines of one start, oldest first. Never raises; `Unclassified` when nothing is known."""
+def classify(lines: Sequence[str], engine: str | None = None) -> Failure:
+    """The root cause in the lines of one start, oldest first. Never raises; `Unclassified` when nothing is known.
+
+    `engine` is whose flags a refused one is compared with; None: whichever the lines name.
+    """
     clean = list(_clean(lines))
     if not clean:
         return Failure(Reason.UNCLASSIFIED, "", "there are no log lines", (), "empty")
@@ -64,7 +67,7 @@ def classify(lines: Sequence[str]) -> Failure:
         return _of_exception(exception, clean, hits)
     if best is None:
         return Failure(Reason.UNCLASSIFIED, _shown(clean[-1]), "", tuple(map(_shown, clean[:-4:-1])), "unknown")
-    return _of_hit(best, clean, hits)
+    return _of_hit(best, clean, hits, engine)
 
 
 def _clean(lines: Sequence[str]) -> Iterator[str]:
@@ -113,17 +116,18 @@ def _of_exception(at: int, lines: Sequence[str], hits: Sequence[_Hit]) -> Failur
     return Failure(Reason.ENGINE_CRASHED, evidence[0], "", evidence, "exception")
 
 
-def _of_hit(best: _Hit, lines: Sequence[str], hits: Sequence[_Hit]) -> Failure:
+def _of_hit(best: _Hit, lines: Sequence[str], hits: Sequence[_Hit], engine: str | None) -> Failure:
     evidence = _evidence(lines, best.at, hits)
-    return Failure(best.rule.reason, evidence[0], _hint(best, lines), evidence, best.rule.kind, best.rule.retryable)
+    hint = _hint(best, lines, engine)
+    return Failure(best.rule.reason, evidence[0], hint, evidence, best.rule.kind, best.rule.retryable)
 
 
-def _hint(hit: _Hit, lines: Sequence[str]) -> str:
+def _hint(hit: _Hit, lines: Sequence[str], engine: str | None) -> str:
     groups = hit.match.groupdict()
     if hit.rule.kind == "gpu-oom":
         return OOM_HINTS["graphs" if _in_capture(hit, lines) else hit.phase]
     if groups.get("flag"):
-        return _suggestion(groups["flag"], hit.line)
+        return _suggestion(groups["flag"], engine or ("vllm" if "vllm" in hit.line else "sglang"))
     whole = groups.get("whole") or groups.get("number")
     if whole is not None and hit.rule.kind == "parallelism" and 0 < int(whole) <= 1_000_000:
         count = int(whole)
@@ -139,8 +143,7 @@ def _in_capture(hit: _Hit, lines: Sequence[str]) -> bool:
     return hit.phase in ("", "graphs") and any(_GRAPH_FAILED.search(line) for line in lines[hit.at :])
 
 
-def _suggestion(flag: str, line: str) -> str:
-    engine = "vllm" if "vllm" in line else "sglang"
+def _suggestion(flag: str, engine: str) -> str:
     spelling = flag.split("=", 1)[0]
     flags = flags_of("vllm" if engine == "vllm" else "sglang", None)
     dashed = spelling.replace("_", "-")

@@ -124,7 +124,7 @@ async def test_the_reference_look(figures: Figures, stage: Stage) -> None:
         uid = store.uid
     assert declared is not None
     stage.wait_running()
-    asked = request(look.NONCE, wanted(declared).lines(5000))
+    asked = request(look.NONCE, wanted(declared.declared, declared.retired).lines(5000))
     assert int(stage.host.sh("ls -d /proc/[0-9]* | wc -l").stdout) >= PROCESSES
     with_smi, raw = stage.look(asked, 10)
     answer = parse_answer(raw, look.NONCE)

@@ -33,6 +33,7 @@ class FakeHands:
     """Stands in for the controller."""
 
     checks: list[dict[str, Any]] = field(default_factory=list)
+    recording: dict[str, Any] = field(default_factory=dict)
     strays: Strays = field(init=False)
     memories: dict[str, HostMemory] = field(default_factory=dict)
     poked: Callable[[str], None] = lambda name: None
@@ -52,6 +53,9 @@ class FakeHands:
 
     async def doctor(self, host_name: str) -> Sequence[dict[str, Any]]:
         return self.checks
+
+    async def record(self, host_name: str) -> dict[str, Any]:
+        return {**self.recording, "host": host_name}
 
 
 @dataclass

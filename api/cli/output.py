@@ -1,0 +1,32 @@
+"""One document on standard output, as JSON or YAML. Called by the commands that answer with a whole document."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.text import safe
+from api.manifest import write_yaml
+
+
+class Output(StrEnum):
+    """How a document is printed."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+def show(document: dict[str, Any], output: Output) -> None:
+    """Nothing in it moves a terminal: JSON is ASCII, YAML escaped where that matters."""
+    if output is Output.JSON:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=True))
+        return
+    text = write_yaml([document])
+    plain = all(safe(part) == part for part in text.splitlines())
+    typer.echo(text if plain else write_yaml([document], ascii_only=True), nl=False)

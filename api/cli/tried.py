@@ -1,0 +1,132 @@
+"""What is tried on text alone: `classify` reads a log excerpt, `check` a spec. No host, no daemon, no token."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.files import read_all
+from api.cli.output import Format, Output, show
+from api.cli.text import block, heading, line
+from daemon.domain.errors import StokerError
+
+MAX_LOG_BYTES = 16 * 1024 * 1024
+
+
+class Engine(StrEnum):
+    """Whose log it is."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    CUSTOM = "custom"
+
+
+class CheckOutput(StrEnum):
+    """How `check` prints."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command(epilog="Exit status: 0 done, whatever was found; 1 no such file, 2 wrong usage.")(classify)
+    app.command(epilog="Exit status: 0 all would be stored, 1 something is wrong with one, 2 wrong usage.")(check)
+
+
+def classify(
+    engine: Annotated[Engine, typer.Option("--engine", "-e", help="Whose log it is.")],
+    file: Annotated[str, typer.Argument(help="The log of one start, oldest line first; - for input.")] = "-",
+    output: Format = Output.JSON,
+) -> None:
+    """Say why an engine failed, from its log or journal: class, whether to try again, hint, and the telling lines.
+
+    `progress` is null: how far a load has come is not read from logs in this version.
+    """
+    from daemon.engines.failures import classify as run  # noqa: PLC0415 - most commands do without
+
+    found = run(_log(file).decode("utf-8", "replace").split("\n"), engine.value)
+    document = {
+        "engine": engine.value,
+        "class": str(found.reason),
+        "kind": found.kind,
+        "retryable": found.retryable,
+        "hint": found.hint,
+        "evidence": list(found.evidence),
+        "progress": None,
+    }
+    show(document, output)
+
+
+def _log(source: str) -> bytes:
+    """The end of the log, where it is very long."""
+    if source == "-":
+        return sys.stdin.buffer.read()[-MAX_LOG_BYTES:]
+    try:
+        with Path(source).open("rb") as file:
+            return file.read()[-MAX_LOG_BYTES:]
+    except OSError as error:
+        raise StokerError(f"{source}: {error.strerror}") from error
+
+
+def check(
+    filename: Annotated[
+        list[str], typer.Option("--filename", "-f", help="Manifests: a file, a folder (and those in it), or -.")
+    ],
+    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="How to print.")] = CheckOutput.TEXT,
+) -> None:
+    """Try specs without a daemon: what would be refused and why, the command line and the unit file of each role.
+
+    Cards' UUIDs and the store's own marks are known only on a host: in unit files they stand in capitals.
+    """
+    from api.cli.checking import checked  # noqa: PLC0415 - most commands do without
+
+    documents = checked(read_all(filename))
+    if output is CheckOutput.TEXT:
+        for at, document in enumerate(documents):
+            _print(document, first=at == 0)
+    else:
+        show({"check": "stoker/v1", "objects": documents}, Output(output.value))
+    if not documents:
+        raise StokerError("nothing to check: no document in it")
+    if any(document["problems"] for document in documents):
+        raise typer.Exit(1)
+
+
+def _print(document: dict[str, Any], *, first: bool) -> None:
+    if not first:
+        line()
+    count = len(document["problems"])
+    verdict = "ok" if not count else f"{count} problem{'s' if count > 1 else ''}"
+    line(f"{document['kind']} {document['name']} ({document['origin']}): {verdict}", style="bold")
+    for kind in ("problems", "warnings", "notes"):
+        for one in document[kind]:
+            line(f"  {kind[:-1]}: {one if isinstance(one, str) else _place(one)}")
+    for instance in document["instances"]:
+        heading(f"  {instance['unit']} on {instance['host']}, role {instance['role']}")
+        line("  command line:")
+        for words in _flags(instance["argv"]):
+            line(f"    {words}")
+        line(f"  {instance['path']}:")
+        block(instance["unitText"], indent=4)
+
+
+def _place(one: dict[str, str]) -> str:
+    return f"{one['path']}: {one['message']}" + (f" ({one['hint']})" if one.get("hint") else "")
+
+
+def _flags(argv: list[str]) -> list[str]:
+    """A flag and its values a line, as a person reads them."""
+    import shlex  # noqa: PLC0415
+
+    lines: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("-") and len(word) > 2 and lines[-1]:
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return [" ".join(words) for words in lines]
