@@ -20,18 +20,23 @@ Result = Literal["ok", "refused", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How one action ended. `unknown`: the road broke, it may have had its effect; the next look tells."""
+    """How one action ended. `unknown`: the road broke, it may have had its effect; the next look tells.
+
+    `told` is what the host said of each target of a signal, by pid: ok, gone, changed (another start), moved (another
+    cgroup), protected or failed.
+    """
 
     action: Action
     result: Result
     evidence: str = ""
     reason: str = ""
+    told: tuple[tuple[int, str], ...] = ()
 
 
 async def execute(road: Asks, action: Action, fence: Fence, boot_id: str, timeout_s: float) -> Done:
     """One action. Never raises for what the host or the road did."""
     lines = [("fence", fence_text(fence)), ("boot", boot_id), *_lines(action)]
-    body, gate = (action.text.encode(), action.gate.encode()) if isinstance(action, PutUnit) else (b"", b"")
+    body, gate = _bodies(action)
     try:
         answer = await ask(road, _verb(action), lines, timeout_s=timeout_s, body=body, gate=gate)
     except VerbRefused as refused:
@@ -42,7 +47,30 @@ async def execute(road: Asks, action: Action, fence: Fence, boot_id: str, timeou
         result: Result = "unknown" if error.maybe_done else "failed"
         return Done(action, result, error.message, error.reason)
     said = _evidence(answer)
+    if isinstance(action, Signal):
+        return Done(action, "ok", said, told=_told(answer))
     return Done(action, "ok", f"{said}\n{action.excerpt}" if isinstance(action, SetAside) else said)
+
+
+def _bodies(action: Action) -> tuple[bytes, bytes]:
+    """What follows the lines: a unit's text and its gate's; for a signal the cgroup of each target, one a line.
+
+    A helper of version 2 takes the latter and does not read it.
+    """
+    match action:
+        case PutUnit():
+            return action.text.encode(), action.gate.encode()
+        case Signal():
+            return "".join(f"{group}\n" for group in action.cgroups).encode(), b""
+        case _:
+            return b"", b""
+
+
+def _told(answer: Answer) -> tuple[tuple[int, str], ...]:
+    section = answer.sections.get("result")
+    lines = b"" if section is None else section.data
+    words = [line.split(" ") for line in lines.decode("ascii", "replace").splitlines()]
+    return tuple((int(pid[0]), pid[1]) for pid in words if len(pid) == 2 and pid[0].isdigit() and pid[0].isascii())
 
 
 def _verb(action: Action) -> str:

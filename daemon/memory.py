@@ -5,10 +5,10 @@ Owned by `controller`, one for each host; changed by `reconcile` and by the prob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb, kind_of
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SignalName, UnitVerb, kind_of
 from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.planner.cards import Card, seen
 from daemon.planner.plan import Plan
@@ -54,6 +54,7 @@ class HostMemory:
     boot_id: str = ""
     strays: dict[ProcessId, StrayFact] = field(default_factory=dict)
     stray_seen_s: dict[ProcessId, float] = field(default_factory=dict)
+    unkillable: dict[ProcessId, frozenset[str]] = field(default_factory=dict)  # told to survive KILL, with its cards
     probes: dict[str, ProbeFact] = field(default_factory=dict)
     probing: set[str] = field(default_factory=set)
     asked: dict[ProcessId, Asked] = field(default_factory=dict)
@@ -99,6 +100,8 @@ class HostMemory:
         for identity in set(self.strays) - here:
             del self.strays[identity]
             self.stray_seen_s.pop(identity, None)
+        for identity in set(self.unkillable) - here:
+            del self.unkillable[identity]
 
     def due(self, actions: Sequence[Action], now_s: float) -> tuple[Action, ...]:
         """Those to carry out now, in order: what was tried on this very ground waits, twice as long each time.
@@ -133,6 +136,15 @@ class HostMemory:
             if unit.name in self.ours and unit.invocation_id not in ("", self.invocations.get(unit.name)):
                 self.own[unit.name] = unit.invocation_id
 
+    def note_signal(self, signal: SignalName, targets: Iterable[ProcessId], now_s: float) -> None:
+        """The signal reached these."""
+        for target in targets:
+            fact = self.strays.get(target)
+            if fact is not None and signal == "TERM":
+                self.strays[target] = replace(fact, term_at_s=now_s)
+            elif fact is not None and signal == "KILL":
+                self.strays[target] = replace(fact, kill_at_s=now_s)
+
     def note_held(self, desired: Desired) -> None:
         """An instance of ours runs: its cards and ports have been ours since this boot."""
         self.held_before |= desired.gpu_uuids
@@ -143,3 +155,4 @@ class HostMemory:
         for kept in (self.strays, self.stray_seen_s, self.probes, self.held_before, self.cleared):
             kept.clear()
         self.asked.clear()  # processes of the boot before
+        self.unkillable.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from daemon.execute import Done, execute
 from daemon.journal import evidence_of
 from daemon.lease import hold_fence
 from daemon.memory import HostMemory
-from daemon.metrics import Metrics
+from daemon.metrics import SIGNAL_RESULTS, Metrics
 from daemon.observe import Wanted, Weighed, observe
 from daemon.planner.clearing import LOOK_GOOD_S, helped_by
 from daemon.planner.desired import listens_on, place, unit_name
@@ -35,6 +35,7 @@ from daemon.planner.waits import step
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
 from daemon.remember import adopt, corrected, count, recall, remember, restarts, returned, stamp
+from daemon.signalled import kills, note_signalled, survivors, tell_survivors
 from daemon.store import Store
 from daemon.verbs import Asks
 
@@ -108,6 +109,7 @@ class Reconciler:
         await self._note_turns(world, plan, memory, road)
         await settle(self._store, world, plan, memory, self._wall())
         await self._tell_waits(world, plan, memory)
+        await tell_survivors(self._store, world, plan, memory, self._wall())
         acted = await self._act(world, plan, road, memory)
         await write_states(self._store, declared, world, plan, self._wall())
         if world.withheld is None:
@@ -211,6 +213,8 @@ class Reconciler:
             cards=dict(memory.cards),
             waits=dict(memory.waits),
             wall=stamp(self._wall()),
+            kills=kills(counted, memory.boot_id, self._wall()),
+            unkillable=survivors(counted, memory, look),
             withheld=withheld,
         )
 
@@ -281,7 +285,9 @@ class Reconciler:
 
     async def _before(self, world: World, action: object) -> None:
         """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
-        if isinstance(action, PutUnit):
+        if isinstance(action, Signal):
+            await note_signalled(self._store, world, action, self._wall())
+        elif isinstance(action, PutUnit):
             desired = next(d for d in world.desired if d.unit == action.unit)
             await remember(self._store, world, desired, file_sha256(action.text))
         elif isinstance(action, UnitVerb) and action.verb in ("restart", "stop"):
@@ -294,7 +300,7 @@ class Reconciler:
             self._metrics.refusals.labels(done.reason).inc()
         match done.action:
             case Signal() if done.result == "ok":  # one that may have been lost is sent again: no KILL without a TERM
-                self._signalled(world, done.action, memory)
+                self._signalled(world, done, done.action, memory)
             case UnitVerb(verb="restart") if done.result == "ok":
                 self._metrics.restarts.labels("LaunchChanged").inc()
                 memory.restarts[done.action.unit] = memory.restarts.get(done.action.unit, 0) + 1
@@ -305,16 +311,14 @@ class Reconciler:
             case _:
                 pass
 
-    def _signalled(self, world: World, action: Signal, memory: HostMemory) -> None:
-        now = self._clock()
-        for target in action.targets:
-            fact = memory.strays.get(target)
-            if fact is not None and action.signal == "TERM":
-                memory.strays[target] = replace(fact, term_at_s=now)
-            elif fact is not None and action.signal == "KILL":
-                memory.strays[target] = replace(fact, kill_at_s=now)
+    def _signalled(self, world: World, done: Done, action: Signal, memory: HostMemory) -> None:
+        for _, word in done.told:
+            self._metrics.signals.labels(action.signal, word if word in SIGNAL_RESULTS else "failed").inc()
+        reached = {pid for pid, word in done.told if word == "ok"}
+        targets = [target for target in action.targets if target.pid in reached]
+        memory.note_signal(action.signal, targets, self._clock())
         if memory.plan is not None:
-            memory.cleared |= helped_by(world, memory.plan.holders, action.targets)
+            memory.cleared |= helped_by(world, memory.plan.holders, targets)
 
     async def _note_turns(self, world: World, plan: Plan, memory: HostMemory, road: Asks | None) -> None:
         """Restarts that systemd or a person made since the last look, told with the journal's evidence."""

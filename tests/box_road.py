@@ -29,6 +29,7 @@ class BoxRoad:
     asked: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda verb: None
     fails: dict[str, int] = field(default_factory=dict)  # verb → exit status
+    told: str = ""  # what is said of the targets of a signal
     used_mib: int = 0  # memory figure beyond the box's own, on every card
 
     async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
@@ -43,7 +44,8 @@ class BoxRoad:
             return frame({"journal": (0, b"a line\n")}, verb, nonce=nonce)
         code = self.fails.get(verb, 0) or self._change(verb, dict(lines), lines, rest)
         name = "error" if code else "result"
-        return frame({name: (0, f"{verb} {code}\n".encode())}, verb, code, nonce)
+        said = self.told if verb == "signal" and not code else f"{verb} {code}\n"
+        return frame({name: (0, said.encode())}, verb, code, nonce)
 
     def changes(self) -> list[str]:
         """The verbs that change something, in order."""
@@ -60,10 +62,22 @@ class BoxRoad:
         if values["fence"] != self.fence:
             return REFUSED["fence"]
         if verb == "signal":
-            targets = tuple(ProcessId(*map(int, str(line[1]).split())) for line in lines if line[0] == "target")
-            self.box.apply(Signal(values["signal"], targets, "", Reason.OK))  # type: ignore[arg-type]
+            targets = [ProcessId(*map(int, str(line[1]).split())) for line in lines if line[0] == "target"]
+            groups = rest[: int(values["body"])].decode().splitlines()
+            came = [self._reaches(target, group) for target, group in zip(targets, groups, strict=True)]
+            self.told = "".join(f"{target.pid} {word}\n" for target, word in zip(targets, came, strict=True))
+            reached = tuple(target for target, word in zip(targets, came, strict=True) if word == "ok")
+            self.box.apply(Signal(values["signal"], reached, "", Reason.OK))  # type: ignore[arg-type]
             return 0
         return self._change_unit(verb, values, rest)
+
+    def _reaches(self, target: ProcessId, group: str) -> str:
+        proc = self.box.procs.get(target.pid)
+        if proc is None:
+            return "gone"
+        if proc.start != target.start_ticks:
+            return "changed"
+        return "ok" if proc.cgroup == group else "moved"
 
     def _change_unit(self, verb: str, values: dict[str, str], rest: bytes) -> int:
         name = values["unit"]

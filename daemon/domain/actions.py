@@ -13,6 +13,7 @@ from daemon.domain.observation import ProcessId
 from daemon.domain.status import Reason
 
 Verb = Literal["start", "stop", "restart", "enable", "disable"]
+SignalName = Literal["TERM", "KILL", "CONT"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,16 @@ class UnitVerb:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One signal to processes proven to be orphans; `cgroup` of each is checked again on the host with its start."""
+    """One signal to processes proven to be orphans. `cgroups` are theirs as seen, in the order of `targets`.
 
-    signal: Literal["TERM", "KILL", "CONT"]
+    The host checks start and cgroup of each again in the step that signals it.
+    """
+
+    signal: SignalName
     targets: tuple[ProcessId, ...]
     why: str
     reason: Reason
+    cgroups: tuple[str, ...] = ()
 
 
 Action = PutUnit | SetAside | RemoveUnit | UnitVerb | Signal

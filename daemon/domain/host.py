@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NewType
 
 from pydantic import Field, model_validator
 
-from daemon.domain.text import Model, ObjectName, Port, ShortText, UnitName, UserName
+from daemon.domain.text import AbsPath, Model, ObjectName, Port, ShortText, UnitName, UserName
 
 HostName = NewType("HostName", str)
 
@@ -39,22 +39,37 @@ class Gpus(Model):
 
 
 class Strays(Model):
-    """How far clearing may go on this host at most; a spec may ask for less."""
+    """How far clearing may go on this host at most; a spec may ask for less.
+
+    report: nobody is signalled. orphans: proven ones, and likely ones where the host is exclusive or an instance of
+    ours held that GPU or port since boot. any: likely ones everywhere. What is foreign is signalled under none of them.
+
+    `budget` bounds how many processes are signalled in an hour. An engine of eight GPUs is about 20 processes: 64 is
+    three of them a whole hour long, and far below what a wrong rule would reach on a busy host.
+    """
 
     limit: StrayLimit = "orphans"
+    budget: Annotated[int, Field(ge=1, le=10_000)] = 64
 
 
 class Protect(Model):
-    """Processes never signalled: exactly one of a unit, a user, or the first word (basename) of a command."""
+    """Processes never signalled: exactly one of a unit, a user, a command or a cgroup.
+
+    A command is the name of the program, or of the script that an interpreter runs. A cgroup is a path as
+    `/proc/PID/cgroup` shows it, and everything below it.
+    """
 
     unit: UnitName | None = None
     user: UserName | None = None
     command: ShortText | None = None
+    cgroup: AbsPath | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Protect:
-        if sum(x is not None for x in (self.unit, self.user, self.command)) != 1:
-            raise ValueError("give exactly one of unit, user, command")
+        if sum(x is not None for x in (self.unit, self.user, self.command, self.cgroup)) != 1:
+            raise ValueError("give exactly one of unit, user, command, cgroup")
+        if self.cgroup == "/":
+            raise ValueError("the cgroup / holds every process; set strays: {limit: report} instead")
         return self
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NewType
 
 from pydantic import Field, model_validator
 
+from daemon.domain.host import StrayLimit
 from daemon.domain.text import (
     AbsPath,
     Duration,
@@ -20,6 +21,7 @@ from daemon.domain.text import (
     Positive,
     ShortText,
     Text,
+    Title,
     UnitName,
     UserName,
 )
@@ -126,10 +128,14 @@ class Restart(Model):
 
 
 class SpecStrays(Model):
-    """What this spec asks to be cleared for its start; bounded by the host's limit."""
+    """What this spec asks to be cleared for its start, bounded by the host's limit: see `Strays` there for the words.
 
-    kill: Literal["report", "orphans"] = "orphans"
+    `titles` are beginnings of the command lines of this engine's processes, for an engine that Stoker does not know.
+    """
+
+    kill: StrayLimit = "orphans"
     grace: Duration = "20s"
+    titles: Annotated[tuple[Title, ...], Field(strict=False, max_length=16)] = ()
 
 
 class RoleOverride(Model):

@@ -79,6 +79,7 @@ class Reason(StrEnum):
     UNKILLABLE_PROCESS = "UnkillableProcess"
     DEFUNCT_PROCESS = "DefunctProcess"
     STRAY_UNDER_MPS = "StrayUnderMPS"
+    KILL_BUDGET_EXHAUSTED = "KillBudgetExhausted"
     PORT_IN_USE = "PortInUse"
     WAITING_FOR_MEMORY = "WaitingForMemory"
     WAITING_IN_GATE = "WaitingInGate"

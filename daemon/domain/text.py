@@ -13,6 +13,11 @@ from pydantic.alias_generators import to_camel
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _DURATION = re.compile(r"^(\d{1,6})(ms|s|m|h|d)$")
+# Programs that run other programs: their names say nothing of what runs (case B14).
+INTERPRETERS = re.compile(
+    r"-?(python|pypy|perl|ruby|node|java|php|lua|sh|bash|dash|ash|zsh|ksh|fish|tclsh|env|sudo|nohup|setsid|numactl"
+    r"|timeout|nice|stdbuf|exec)[0-9.]*"
+)
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -51,6 +56,17 @@ def _absolute(value: str) -> str:
     return value
 
 
+def _title(value: str) -> str:
+    """Refuses what would name every program of an interpreter."""
+    words = value.split(" ")
+    if value != value.strip() or "" in words:
+        raise ValueError("a title is words with one space between them")
+    said = [word for word in words[1:] if not word.startswith("-")]
+    if INTERPRETERS.fullmatch(words[0].rpartition("/")[2]) and not said:
+        raise ValueError(f"{value!r} would name everything that {words[0]} runs; give the script or module as well")
+    return value
+
+
 Text = Annotated[str, Field(max_length=4096), AfterValidator(printable)]
 ShortText = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(printable)]
 ObjectName = Annotated[str, Field(max_length=40, pattern=NAME_PATTERN)]
@@ -60,4 +76,5 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 UserName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 UnitName = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9:_.@-]*\.service$")]
 EnvName = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Title = Annotated[str, Field(min_length=4, max_length=128), AfterValidator(printable), AfterValidator(_title)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -216,7 +216,32 @@ ancestors() { # sets $protected to our own ancestors and ourselves
     done
 }
 
-send_signal() { # each target is looked at again in the step that signals it
+cgroup_of() { # PID: sets $group to its cgroup: the unified one where it says anything, else that named systemd
+    group='' named=''
+    while IFS= read -r line; do
+        case $line in
+        0::*) group=${line#0::} ;;
+        *:name=systemd:*) named=${line#*:name=systemd:} ;;
+        esac
+    done 2>/dev/null <"/proc/$1/cgroup"
+    case $group in '' | /) group=${named:-$group} ;; esac
+    group=${group%' (deleted)'}
+}
+
+untouchable() { # PID: ours or an ancestor, a thread of the kernel, or what a login or systemd hangs on
+    case $protected in *" $1 "*) return 0 ;; esac
+    # shellcheck disable=SC2086
+    set -- "$1" $stat
+    [ $(($8 & 0x00200000)) = 0 ] || return 0 # PF_KTHREAD, field 9 of the line
+    comm=''
+    { IFS= read -r comm; } 2>/dev/null <"/proc/$1/comm"
+    case $comm in
+    sshd | sshd-session | sshd-auth | systemd | systemd-* | dbus-daemon | dbus-broker* | stoker-host) return 0 ;;
+    esac
+    return 1
+}
+
+send_signal() { # each target is looked at again in the step that signals it; the body has their cgroups, one a line
     case $signal in TERM | KILL | CONT) ;; *) refuse 64 "not a signal of ours" ;; esac
     [ -n "$targets" ] || refuse 64 "no target"
     printf '%s' "$targets" >"$T/targets"
@@ -224,22 +249,35 @@ send_signal() { # each target is looked at again in the step that signals it
         valid "$pid" 0-9 9 && valid "$start" 0-9 20 && [ -z "$more" ] || refuse 64 "not a target"
         case $pid in 0*) refuse 64 "not a target" ;; esac
     done <"$T/targets"
+    [ "$body" -le 1048576 ] || refuse 64 "too many cgroups"
+    take_body "$body" "$T/groups"
+    [ "$body" = 0 ] || [ "$(wc -l <"$T/groups")" -eq "$(wc -l <"$T/targets")" ] || refuse 64 "needs a cgroup for each target"
     may_change
     ancestors
-    while read -r pid start; do
-        case $protected in *" $pid "*) echo "$pid failed"; continue ;; esac
-        if ! ticks_of "$pid" || [ "$letter" = Z ] || [ "$letter" = X ]; then
-            echo "$pid gone"
-        elif [ "$ticks" != "$start" ]; then
-            echo "$pid changed"
-        elif kill -s "$signal" "$pid" 2>/dev/null; then
-            echo "$pid ok"
-        elif ticks_of "$pid"; then
-            echo "$pid failed"
-        else
-            echo "$pid gone"
-        fi
-    done <"$T/targets" >"$T/result"
+    while read -r pid start <&3; do
+        seen=''
+        IFS= read -r seen <&4
+        signal_one
+        echo "$pid $came"
+    done 3<"$T/targets" 4<"$T/groups" >"$T/result"
     mark result 0
     answer 0 result
+}
+
+signal_one() { # signals $pid of $start seen in $seen, and sets $came to what came of it
+    if ! ticks_of "$pid" || [ "$letter" = Z ] || [ "$letter" = X ]; then
+        came=gone
+    elif untouchable "$pid"; then
+        came=protected
+    elif [ "$ticks" != "$start" ]; then
+        came=changed
+    elif [ "$body" != 0 ] && { cgroup_of "$pid"; [ -z "$group" ] || [ "$group" != "$seen" ]; }; then
+        came=moved
+    elif kill -s "$signal" "$pid" 2>/dev/null; then
+        came=ok
+    elif ticks_of "$pid"; then
+        came=failed
+    else
+        came=gone
+    fi
 }

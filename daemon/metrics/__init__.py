@@ -18,6 +18,8 @@ ACTION_KINDS = (
     "put-unit", "set-aside", "remove-unit", "unit-start", "unit-stop", "unit-restart", "unit-enable", "unit-disable",
     "signal-term", "signal-kill", "signal-cont",
 )  # fmt: skip
+SIGNALS = ("TERM", "CONT", "KILL")
+SIGNAL_RESULTS = ("ok", "gone", "changed", "moved", "protected", "failed")
 ACTION_RESULTS = ("ok", "refused", "failed", "unknown")
 REFUSALS = ("GroundChanged", "FencedOff", "Held")
 RESTART_REASONS = ("systemd", "LaunchChanged", "by-hand")
@@ -46,6 +48,9 @@ class Metrics:
         self.look_seconds = self._histogram("stoker_look_seconds", "Time of one complete look at a host", _SHORT)
         self.actions = self._counter(
             "stoker_actions", "Commands that change a host, by kind and result", "kind", "result"
+        )
+        self.signals = self._counter(
+            "stoker_signals", "Signals, one for each process, by signal and what the host said", "signal", "result"
         )
         self.refusals = self._counter("stoker_refusals", "Commands that a host refused, by reason", "reason")
         self.restarts = self._counter("stoker_restarts", "Restarts of instances seen or ordered, by reason", "reason")
@@ -78,6 +83,9 @@ class Metrics:
         for kind in ACTION_KINDS:
             for result in ACTION_RESULTS:
                 self.actions.labels(kind, result)
+        for signal in SIGNALS:
+            for result in SIGNAL_RESULTS:
+                self.signals.labels(signal, result)
         for counter, values in (
             (self.restarts, RESTART_REASONS),
             (self.refusals, REFUSALS),

@@ -20,7 +20,7 @@ from daemon.planner.world import Desired, World
 UNEXPLAINED_WAIT_S = 120.0  # real drivers took up to 75 s (case B17); a card that never comes back costs this once
 STILL_S = 60.0  # without a fall for so long, memory is not on its way back any more
 SHM_FULL_PCT = 98  # one engine's segments are 33 MB each: what is left at 98 % of a small /dev/shm holds none
-_STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS})
+_STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS, Reason.KILL_BUDGET_EXHAUSTED})
 
 Held = tuple[Reason, str]
 
@@ -42,6 +42,7 @@ def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, wo
         for port in unseen_listeners(look, desired.ports)
     ]
     found += _survivors(desired, holders, look, world)
+    found += _cordoned(desired, holders, world)
     if not found:
         found = [*_memory(desired, look, world)]
     return tuple(found)
@@ -87,10 +88,7 @@ def _blocker(holder: Holder, world: World, look: Observation) -> Held:
             return Reason.OWNERSHIP_UNKNOWN, holder.describe()
         case "orphan-proven" | "orphan-likely":
             if holder.process.state == "Z":
-                return (
-                    Reason.DEFUNCT_PROCESS,
-                    f"{holder.describe()}; its parent, pid {holder.process.ppid}, must reap it",
-                )
+                return Reason.DEFUNCT_PROCESS, holder.waits_for()
             verdict = may_clear(holder, world, look, mps_runs(look))
             reason = verdict.reason if verdict.reason in _STUCK else Reason.ORPHAN_WORKERS
             going = verdict.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)
@@ -106,7 +104,7 @@ def _survivors(desired: Desired, holders: Holders, look: Observation, world: Wor
     indexes = {index for index, _ in desired.gpus}
     for process in () if isinstance(look.processes, Unknown) else look.processes:
         here = process.nvidia_open if in_container(look) else bool(indexes & process.nvidia_minors)
-        if not here or not desired.gpus or process.id in told or process.state == "Z":
+        if not here or not desired.gpus or process.id in told | world.unkillable.keys() or process.state == "Z":
             continue
         fact = world.strays.get(process.id)
         killed_s = None if fact is None or fact.kill_at_s is None else world.now_s - fact.kill_at_s
@@ -116,6 +114,14 @@ def _survivors(desired: Desired, holders: Holders, look: Observation, world: Wor
             command = " ".join(process.argv)[:120] or f"[{process.comm}]"
             end = "does not end; reboot the host" if stuck else "is ending"
             yield reason, f"pid {process.id.pid} ({command}) in state {process.state} has a card open and {end}"
+
+
+def _cordoned(desired: Desired, holders: Holders, world: World) -> Iterator[Held]:
+    """Cards that a process held when it was told to have survived KILL, for as long as it is there."""
+    shown = {holder.process.id for holder in holders.on(desired.gpu_uuids, ())}
+    for process, uuids in sorted(world.unkillable.items(), key=lambda entry: entry[0].pid):
+        if process not in shown and uuids & desired.gpu_uuids:
+            yield Reason.UNKILLABLE_PROCESS, f"pid {process.pid} survived KILL while it held a GPU; reboot the host"
 
 
 def _ours_in_d(process: Process, world: World) -> bool:

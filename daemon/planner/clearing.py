@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from daemon.domain.actions import Action, Signal
+from daemon.domain.actions import Action, Signal, SignalName
+from daemon.domain.host import StrayLimit
 from daemon.domain.observation import Observation, Process, ProcessId, Unknown
 from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
-from daemon.planner.holders import Holder, Holders, tree_ports
-from daemon.planner.ownership import is_engine
+from daemon.planner.holders import Holder, Holders, shapes_of, tree_ports
 from daemon.planner.protect import mps_runs, protected
+from daemon.planner.titles import is_engine
 from daemon.planner.world import Desired, Retired, StrayFact, World
 
 SIGHTING_GAP_S = 0.5
 LOOK_GOOD_S = 30.0
 SURVIVES_KILL_S = 10.0
+HEAD_START_S = 5.0  # at most a quarter of the grace
 MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
 LIKELY_PATIENCE_S = 15.0  # a saturated server of somebody else answers late
+_LEVELS: tuple[StrayLimit, ...] = ("report", "orphans", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +61,35 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
     if isinstance(holders, Unknown):
         return Clearing()
     mps = mps_runs(look)
-    verdicts: list[Verdict] = []
-    send: dict[str, list[Holder]] = {"TERM": [], "CONT": [], "KILL": []}
-    for holder in holders.all:
-        if not holder.ownership.orphan or holder.process.state == "Z":
-            continue
-        verdict = may_clear(holder, world, look, mps)
-        verdicts.append(verdict)
-        if verdict.reason is Reason.OK:
-            for signal in _signals(
-                holder.process, world.strays[holder.process.id], _grace_s(holder, world), world.now_s
-            ):
-                send[signal].append(holder)
+    orphans = [h for h in holders.all if h.ownership.orphan and h.process.state != "Z"]
+    verdicts = tuple(may_clear(holder, world, look, mps) for holder in orphans)
+    going = [v.holder for v in verdicts if v.reason is Reason.OK]
+    send: dict[SignalName, list[Holder]] = {"TERM": [], "CONT": [], "KILL": []}
+    affordable = _affordable(going, world)
+    for holder in affordable:
+        for signal in _signals(holder, affordable, world):
+            send[signal].append(holder)
     actions = tuple(_signal(name, found, world) for name, found in send.items() if found)
-    return Clearing(actions, tuple(verdicts), _questions(world, look, holders), 0.6 if verdicts else None)
+    return Clearing(actions, verdicts, _questions(world, look, holders), 0.6 if verdicts else None)
 
 
-def _signal(name: str, holders: list[Holder], world: World) -> Signal:
-    targets = tuple(sorted((h.process.id for h in holders), key=lambda p: p.pid))
+def _affordable(going: list[Holder], world: World) -> list[Holder]:
+    """Those that the budget of this hour covers: whoever was signalled already, then as many others as are left.
+
+    What a person asked for is no part of it.
+    """
+    left = max(world.host.strays.budget - world.kills.count, 0)
+    free = world.kills.known | world.asked.keys()
+    new = [h.process.id for h in going if h.process.id not in free]
+    held_back = set(new[left:])
+    return [holder for holder in going if holder.process.id not in held_back]
+
+
+def _signal(name: SignalName, holders: list[Holder], world: World) -> Signal:
+    targets = sorted((h.process for h in holders), key=lambda p: p.id.pid)
     why = "; ".join(_why(h, world) for h in holders)[:2000]
-    match name:
-        case "TERM":
-            return Signal("TERM", targets, why, Reason.ORPHAN_WORKERS)
-        case "CONT":
-            return Signal("CONT", targets, why, Reason.ORPHAN_WORKERS)
-        case _:
-            return Signal("KILL", targets, why, Reason.ORPHAN_WORKERS)
+    groups = tuple(process.cgroup for process in targets)
+    return Signal(name, tuple(process.id for process in targets), why, Reason.ORPHAN_WORKERS, groups)
 
 
 def _why(holder: Holder, world: World) -> str:
@@ -94,30 +100,54 @@ def _why(holder: Holder, world: World) -> str:
 def may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Verdict:
     """What happens to one orphan now; `mps`: a CUDA MPS server runs."""
     process, fact = holder.process, world.strays.get(holder.process.id)
-    asked, wanting = process.id in world.asked, wanted_by(world, holder)
-    retired = any(left_of(holder, r) for r in world.retired)
-    if process.id.pid <= 1 or not process.argv or protected(process, world.host.protect):
+    if protected(process, world.host.protect):
         return Verdict(holder, Reason.PROTECTED, "on the protect list")
+    if process.id in world.unkillable or _survived(fact, world):
+        return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
     if mps:
         return Verdict(holder, Reason.STRAY_UNDER_MPS, "CUDA MPS runs: killing one client can hurt all")
-    if not (wanting or retired or asked):
-        return Verdict(holder, Reason.REPORT_ONLY, "holds nothing that a running spec needs")
-    reported = world.host.strays.limit == "report" or any(d.declared.view.strays.kill == "report" for d in wanting)
-    if reported and not asked:
-        return Verdict(holder, Reason.REPORT_ONLY, "policy says report")
-    if holder.ownership.owner == "orphan-likely" and not (asked or _covered(holder, world)):
-        return Verdict(holder, Reason.REPORT_ONLY, "likely an orphan, but this host is not exclusive")
+    asked = process.id in world.asked
+    if not asked and (policy := _policy(holder, world)) is not None:
+        return Verdict(holder, Reason.REPORT_ONLY, policy)
     # This look began late enough after the end of the first one: what passed between is no second sighting.
     if fact is None or look.at_s - fact.first_seen_s < SIGHTING_GAP_S or world.now_s - look.at_s > LOOK_GOOD_S:
         return Verdict(holder, Reason.NOT_OBSERVED_YET, "seen once; looked at again before any signal")
-    if fact.kill_at_s is not None and world.now_s - fact.kill_at_s > SURVIVES_KILL_S:
-        return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
+    if not asked and world.kills.count >= world.host.strays.budget and process.id not in world.kills.known:
+        return Verdict(holder, Reason.KILL_BUDGET_EXHAUSTED, _spent(world, process))
     return Verdict(holder, Reason.OK, "being cleared")
+
+
+def _survived(fact: StrayFact | None, world: World) -> bool:
+    return fact is not None and fact.kill_at_s is not None and world.now_s - fact.kill_at_s > SURVIVES_KILL_S
+
+
+def _spent(world: World, process: Process) -> str:
+    return (
+        f"{world.kills.count} processes were signalled here within an hour and strays.budget is "
+        f"{world.host.strays.budget}; find what starts them. `stoker strays clear {world.name} --pid {process.id.pid}` "
+        "ends this one by hand, a greater strays.budget of the host lets Stoker go on"
+    )
+
+
+def _policy(holder: Holder, world: World) -> str | None:
+    """Why nobody asked for its end, or somebody asked that it be left; None when it may be cleared."""
+    wanting = wanted_by(world, holder)
+    if not wanting and not any(left_of(holder, r) for r in world.retired):
+        return "holds nothing that a running spec needs"
+    limits = [world.host.strays.limit, *(d.declared.view.strays.kill for d in wanting)]
+    if not wanting:
+        limits.append("orphans")  # what a deleted spec left is no reason to do more
+    level = min(limits, key=_LEVELS.index)
+    if level == "report":
+        return "policy says report"
+    if holder.ownership.owner == "orphan-likely" and level != "any" and not _covered(holder, world):
+        return "likely an orphan, but this host is not exclusive"
+    return None
 
 
 def left_of(holder: Holder, retired: Retired) -> bool:
     """Whether it was started for a role that is gone: it sits in its unit's cgroup, or carries the mark of its spec."""
-    if holder.unit_group == retired.record.unit:
+    if retired.record.unit in (holder.unit_group, holder.child_group):
         return True
     marks = dict(holder.process.marks or ())
     return retired.clears and holder.ownership.owner == "orphan-proven" and marks.get("STOKER_SPEC") == retired.spec_uid
@@ -132,7 +162,7 @@ def _wants(desired: Desired, holder: Holder) -> bool:
     view = desired.declared.view
     if not view.run or view.suspend:
         return False
-    if holder.unit_group == desired.unit:
+    if desired.unit in (holder.unit_group, holder.child_group):
         return True
     return any(uuid in desired.gpu_uuids for uuid, _, _ in holder.gpus) or bool(set(desired.ports) & set(holder.ports))
 
@@ -157,23 +187,41 @@ def _grace_s(holder: Holder, world: World) -> float:
     return max(graces, default=20.0)
 
 
-def _signals(process: Process, fact: StrayFact, grace_s: float, now_s: float) -> tuple[str, ...]:
-    """TERM once (with CONT for a stopped one, so that it can act on it), KILL once after the grace."""
+def _signals(holder: Holder, going: list[Holder], world: World) -> tuple[SignalName, ...]:
+    """TERM once (with CONT for a stopped one, so that it can act on it), KILL once after the grace.
+
+    An engine is asked first and ends its workers itself (case B01): they have the rest of its grace, and no more.
+    """
+    process, fact, grace_s = holder.process, world.strays[holder.process.id], _grace_s(holder, world)
+    start_s, head = min(HEAD_START_S, grace_s / 4), _head(process, going)
+    above_s = None if head is None else world.strays[head.process.id].term_at_s
     if fact.term_at_s is None:
+        if head is not None and (above_s is None or world.now_s - above_s < start_s):
+            return ()
         return ("TERM", "CONT") if process.state in "Tt" else ("TERM",)
-    if fact.kill_at_s is None and now_s - fact.term_at_s >= grace_s:
+    since_s = fact.term_at_s if above_s is None else max(above_s, fact.term_at_s - start_s)
+    if fact.kill_at_s is None and world.now_s - since_s >= grace_s:
         return ("KILL",)
     return ()
 
 
+def _head(process: Process, going: list[Holder]) -> Holder | None:
+    """The uppermost of its ancestors that is being cleared as well, and can act on a TERM."""
+    by_pid = {holder.process.id.pid: holder for holder in going}
+    found, pid = None, process.ppid
+    while (above := by_pid.pop(pid, None)) is not None:
+        found, pid = (found if above.process.state == "D" else above), above.process.ppid
+    return found
+
+
 def _questions(world: World, look: Observation, holders: Holders) -> tuple[ServeQuestion, ...]:
     """Processes whose class hangs on whether their tree serves."""
-    asked = []
+    asked, shapes = [], shapes_of(world)
     for holder in holders.all:
         process = holder.process
         marked = dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
-        if holder.ownership.owner == "unknown" and (marked or is_engine(process)):
-            ports = tree_ports(process, look)
+        if holder.ownership.owner == "unknown" and (marked or is_engine(process, shapes)):
+            ports = tree_ports(process, look, shapes)
             if ports:
                 asked.append(ServeQuestion(process.id, ports, MARKED_PATIENCE_S if marked else LIKELY_PATIENCE_S))
     return tuple(asked)

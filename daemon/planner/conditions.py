@@ -16,7 +16,7 @@ from daemon.planner.cards import limit_of, loose_mib
 from daemon.planner.desired import binding_problem
 from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
-from daemon.planner.holders import Holders, described, in_container
+from daemon.planner.holders import Holder, Holders, described, in_container
 from daemon.planner.plan import Plan
 from daemon.planner.protect import is_mps_server
 from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, World
@@ -338,24 +338,31 @@ def _clean(world: World, look: Observation, plan: Plan, generation: int) -> Cond
         return said("Unknown", holders.reason, holders.detail)
     if isinstance(look.apps, Unknown):
         return said("Unknown", look.apps.reason, look.apps.detail)
-    for reason in (Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS):
+    for reason in (Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS, Reason.KILL_BUDGET_EXHAUSTED):
         stuck = next((v for v in plan.clearing.verdicts if v.reason is reason), None)
         if stuck is not None:
             return said("False", reason, f"{stuck.holder.describe()}: {stuck.detail}")
     for owner, reason in (("orphan", Reason.ORPHAN_WORKERS), ("foreign", Reason.FOREIGN_HOLDER)):
-        found = [h for h in holders.all if h.ownership.owner.startswith(owner) and not is_mps_server(h.process)]
+        found = [h for h in holders.all if h.ownership.owner.startswith(owner) and _lives(h)]
         if found:
             return said("False", reason, described([h.describe() for h in found]))
     ghost = next((g for g in holders.ghosts if not _may_be_ours(g[0], world, look)), None)
     if ghost is not None:
         uuid, pid, _ = ghost
         return said("False", Reason.GHOST_GPU_PROCESS, f"pid {pid} on {uuid} is nobody here")
+    defunct = next((h for h in holders.all if h.ownership.orphan and h.process.state == "Z"), None)
+    if defunct is not None:
+        return said("False", Reason.DEFUNCT_PROCESS, defunct.waits_for())
     if any(h.ownership.owner == "unknown" for h in holders.all):
         first = next(h for h in holders.all if h.ownership.owner == "unknown")
         return said("Unknown", Reason.OWNERSHIP_UNKNOWN, first.describe())
     if (unseen := _unattributed(world, look, holders)) is not None:
         return said(*unseen)
     return said("True", Reason.CLEAN)
+
+
+def _lives(holder: Holder) -> bool:
+    return holder.process.state != "Z" and not is_mps_server(holder.process)
 
 
 def _may_be_ours(uuid: str, world: World, look: Observation) -> bool:

@@ -7,13 +7,14 @@ another may name a wrong process: who holds a card in use is then told only by o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daemon.domain.observation import Gpu, Observation, Process, ProcessId, Unit, Unknown
 from daemon.engines.redact import redact_argv
 from daemon.engines.unit import parse_unit
-from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, is_engine, marked_units
+from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, marked_units
+from daemon.planner.titles import BUILT_IN, Shapes, is_engine
 from daemon.planner.world import World
 
 SMALL_SHARE_MIB = 1024
@@ -25,24 +26,34 @@ SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` its managed cgroup."""
+    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` its managed cgroup.
+
+    `child_group` is that of a defunct child of it, itself an orphan: the child goes when this one does.
+    """
 
     process: Process
     ownership: Ownership
     gpus: tuple[tuple[str, int, int | None], ...] = ()
     ports: tuple[int, ...] = ()
     unit_group: str = ""
+    child_group: str = ""
 
     def describe(self) -> str:
         """One line for a person: pid, command, user, GPU and port, and whose it is."""
         held = [f"GPU {index}" for _, index, _ in self.gpus]  # no figure that moves: a steady host writes nothing
         held += [f"port {port}" for port in self.ports]
-        where = ", ".join(held) or f"the cgroup of {self.unit_group}"
+        held = held or ([f"the cgroup of {self.unit_group}"] if self.unit_group else [])
+        held += [f"a defunct child in the cgroup of {self.child_group}"] if self.child_group else []
+        where = ", ".join(held)
         user = self.process.user or f"uid {self.process.uid}"
         return (
             f"pid {self.process.id.pid} ({command_of(self.process, LINE_CHARS)}) of {user} holds {where}: "
             f"{self.ownership.owner}, {self.ownership.proof}"
         )
+
+    def waits_for(self) -> str:
+        """One line for a person about a defunct process: who must reap it."""
+        return f"{self.describe()}; its parent, pid {self.process.ppid}, must reap it"
 
 
 def command_of(process: Process, room: int) -> str:
@@ -91,9 +102,17 @@ def ledger_of(world: World, look: Observation) -> Ledger:
         mark_units=marks,
         launch_units=_launches(world),
         store_uid=world.store_uid,
-        uids=_uids(units, look),
+        uids=_uids(units, world, look),
         serves=_serves(world, look),
+        shapes=shapes_of(world),
     )
+
+
+def shapes_of(world: World) -> Shapes:
+    """What the specs of this host add to the built-in engines: their titles, and their own command lines."""
+    views = [d.declared.view for d in world.desired] + [u.declared.view for u in world.unplaced]
+    titles = {title for view in views for title in view.strays.titles}
+    return Shapes(tuple(sorted(titles)), frozenset(d.launch.argv for d in world.desired))
 
 
 def _launches(world: World) -> dict[str, str]:
@@ -118,35 +137,49 @@ def _unclaimed_marks(look: Observation, names: set[str]) -> Iterable[tuple[str, 
 
 
 def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
-    """What is known of each process: a tree without a listening port serves nothing; else what a probe found."""
+    """What is known of each process: a tree without a listening port serves nothing; else what a probe found.
+
+    Of a tree that was not seen whole nothing is known.
+    """
     if isinstance(look.listeners, Unknown):
         return {}
+    shapes = shapes_of(world)
     found: dict[ProcessId, bool | None] = {}
     for process in _processes(look):
         fact = world.strays.get(process.id)
         if fact is not None and fact.serves is not None and world.now_s - fact.asked_at_s < SERVES_GOOD_S:
             found[process.id] = fact.serves
-        elif not tree_ports(process, look):
+        elif tree_ports(process, look, shapes) == ():
             found[process.id] = False
     return found
 
 
-def _uids(units: tuple[Unit, ...], look: Observation) -> dict[str, int]:
-    """uid of each managed unit: of its main process, else 0 where it declares no user or root.
+def _uids(units: tuple[Unit, ...], world: World, look: Observation) -> dict[str, int | None]:
+    """uid of each managed unit: of its main process, else of the user it is loaded or declared with.
 
-    NOBODY_HERE where no process seen runs as the unit's user: then none of them is the unit's.
+    NOBODY_HERE where no process seen runs as that user: then none of them is the unit's. None where it could not be
+    read; a unit that neither exists nor is declared is left out.
     """
-    uids: dict[str, int] = {}
+    declared = {d.unit: d.declared.view.user for d in world.desired}
+    uids: dict[str, int | None] = {}
     for unit in units:
         if unit.main is not None:
             uids[unit.name] = unit.main.uid
-        elif unit.loaded is not None and not isinstance(unit.loaded, Unknown):
-            user = unit.loaded.user or "root"
-            if user == "root" or (user.isascii() and user.isdigit()):
-                uids[unit.name] = 0 if user == "root" else int(user)
-            else:
-                uids[unit.name] = next((p.uid for p in _processes(look) if p.user == user), NOBODY_HERE)
+        elif unit.main_pid > 0 or isinstance(unit.loaded, Unknown):
+            uids[unit.name] = None
+        elif unit.loaded is not None:
+            uids[unit.name] = _uid_of(unit.loaded.user, look)
+        elif unit.name in declared:
+            uids[unit.name] = _uid_of(declared[unit.name], look)
     return uids
+
+
+def _uid_of(user: str | None, look: Observation) -> int:
+    if not user or user == "root":
+        return 0
+    if user.isascii() and user.isdigit():
+        return int(user)
+    return next((p.uid for p in _processes(look) if p.user == user), NOBODY_HERE)
 
 
 def _processes(look: Observation) -> tuple[Process, ...]:
@@ -170,18 +203,37 @@ def holders_of(world: World, look: Observation, ledger: Ledger) -> Holders | Unk
         if home:
             groups[process.id.pid] = home
             pids.add(process.id.pid)
+    owners = {pid: attribute(ledger.processes[pid], ledger) for pid in sorted(pids) if pid in ledger.processes}
+    children = _defunct_children(owners, groups, ledger)
+    owners |= {pid: attribute(ledger.processes[pid], ledger) for pid in children}
     found = [
         Holder(
             process=ledger.processes[pid],
-            ownership=attribute(ledger.processes[pid], ledger),
+            ownership=owners[pid],
             gpus=tuple(sorted(gpus.get(pid, ()), key=_by_card)),
             ports=tuple(sorted(ports.get(pid, ()))),
             unit_group=groups.get(pid, ""),
+            child_group=children.get(pid, ""),
         )
-        for pid in sorted(pids)
-        if pid in ledger.processes
+        for pid in sorted(owners)
     ]
     return Holders(tuple(found), tuple(sorted(ghosts, key=_by_card)))
+
+
+def _defunct_children(owners: Mapping[int, Ownership], groups: Mapping[int, str], ledger: Ledger) -> dict[int, str]:
+    """Parents that are orphans themselves, by pid, of defunct orphans: with the managed cgroup that such a child is in.
+
+    Nobody can end a defunct process; it goes when its parent reaps it or ends. A parent at work is only named.
+    """
+    found: dict[int, str] = {}
+    for pid, ownership in owners.items():
+        child = ledger.processes[pid]
+        if child.state != "Z" or not ownership.orphan or pid not in groups:
+            continue
+        parent = ledger.processes.get(child.ppid)
+        if parent is not None and parent.id.pid > 1 and attribute(parent, ledger).orphan:
+            found[parent.id.pid] = groups[pid]
+    return found
 
 
 def _by_card(row: tuple[str, int, int | None]) -> tuple[int, str, int]:
@@ -255,24 +307,29 @@ def unseen_listeners(look: Observation, ports: Iterable[int]) -> tuple[int, ...]
     return tuple(sorted({x.port for x in look.listeners if x.port in wanted and not x.pids}))
 
 
-def tree_ports(process: Process, look: Observation) -> tuple[int, ...]:
-    """Listening ports of the engine's tree that the process is in, and of its group, among the candidates."""
+def tree_ports(process: Process, look: Observation, shapes: Shapes = BUILT_IN) -> tuple[int, ...] | None:
+    """Listening ports of the engine's tree that the process is in, and of its group, among the candidates.
+
+    None when they are not known: the listeners are not, or an ancestor was not seen.
+    """
     table = {p.id.pid: p for p in _processes(look)}
     root = process
     for _ in range(64):
         parent = table.get(root.ppid)
-        if parent is None or parent.id.pid <= 1 or not (is_engine(parent) or parent.pgrp == process.pgrp):
+        if parent is None or parent.id.pid <= 1:
+            break
+        if not (is_engine(parent, shapes) or parent.pgrp == process.pgrp):
             break
         root = parent
-    groups = {process.pgrp, root.pgrp if is_engine(root) else process.pgrp}
+    if isinstance(look.listeners, Unknown) or (root.ppid > 1 and root.ppid not in table):
+        return None
+    groups = {process.pgrp, root.pgrp if is_engine(root, shapes) else process.pgrp}
     family = {p.id.pid for p in table.values() if p.pgrp in groups and p.pgrp > 1} | {process.id.pid, root.id.pid}
     grown = True
     while grown:
         more = {p.id.pid for p in table.values() if p.ppid in family and p.id.pid > 1} - family
         family |= more
         grown = bool(more)
-    if isinstance(look.listeners, Unknown):
-        return ()
     return tuple(sorted({x.port for x in look.listeners if family.intersection(x.pids)}))
 
 

@@ -91,6 +91,8 @@ def _waits_for_left(plan: Plan, retired: Retired, limit: str) -> bool:
         return True
     going = {v.holder.process.id for v in plan.clearing.verdicts if v.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)}
     for holder in plan.holders.all:
+        if holder.process.state == "Z":
+            continue  # nobody can end it, and it holds nothing that a removed unit needs
         if holder.unit_group == retired.record.unit or (left_of(holder, retired) and holder.process.id in going):
             return True
         marks = dict(holder.process.marks or ())

@@ -1,4 +1,7 @@
-"""Which processes are never signalled, whoever owns them: a built-in list, and what a host's `protect` names."""
+"""Which processes are never signalled, whoever owns them: a built-in list, and what a host's `protect` names.
+
+A look cannot tell everything: the helper refuses a kernel's thread, its own ancestors and an sshd once more.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import posixpath
 
 from daemon.domain.host import Protect
 from daemon.domain.observation import Observation, Process, Unknown
+from daemon.domain.text import INTERPRETERS
 
 PROTECTED_COMMANDS = frozenset(
     [
@@ -13,6 +17,7 @@ PROTECTED_COMMANDS = frozenset(
         "nvidia-cuda-mps-control",
         "nvidia-persistenced",
         "nv-fabricmanager",
+        "nvidia-imex",
         "nv-hostengine",
         "dcgm-exporter",
         "dcgmi",
@@ -21,30 +26,53 @@ PROTECTED_COMMANDS = frozenset(
         "Xwayland",
         "gnome-shell",
         "kwin_wayland",
+        "kwin_x11",
+        "weston",
+        "sway",
         "sshd",
+        "sshd-session",
+        "sshd-auth",
         "systemd",
         "systemd-journald",
+        "systemd-logind",
         "dbus-daemon",
+        "dbus-broker",
+        "dbus-broker-launch",
+        "containerd",
+        "dockerd",
+        "stoker",
         "stoker-host",
     ]
 )
-_KERNEL_NAMES = frozenset(name[:15] for name in PROTECTED_COMMANDS)  # comm holds no more (case B05)
+_COMM = 15  # comm holds no more (case B05)
+_KERNEL_NAMES = frozenset(name[:_COMM] for name in PROTECTED_COMMANDS)
 _MPS_SERVER = "nvidia-cuda-mps-server"
+_KTHREADD = 2
 
 
 def protected(process: Process, rules: tuple[Protect, ...]) -> bool:
     """Whether it is on the built-in list or one of these rules names it."""
-    command = posixpath.basename(_command(process))
-    if command in PROTECTED_COMMANDS or process.comm in _KERNEL_NAMES:
+    names = _names(process)
+    if process.id.pid <= 1 or names & PROTECTED_COMMANDS or process.comm in _KERNEL_NAMES:
         return True
-    for rule in rules:
-        if rule.command is not None and rule.command == command:
-            return True
-        if rule.user is not None and rule.user == process.user:
-            return True
-        if rule.unit is not None and rule.unit in process.cgroup.split("/"):
-            return True
-    return False
+    return is_kernel_thread(process) or any(_names_it(rule, process, names) for rule in rules)
+
+
+def _names_it(rule: Protect, process: Process, names: frozenset[str]) -> bool:
+    if rule.command is not None:
+        name = posixpath.basename(rule.command)
+        return name in names or name[:_COMM] == process.comm
+    if rule.user is not None:
+        return rule.user == process.user
+    if rule.unit is not None:
+        return rule.unit in process.cgroup.split("/")
+    group = (rule.cgroup or "").rstrip("/")
+    return process.cgroup == group or process.cgroup.startswith(group + "/")
+
+
+def is_kernel_thread(process: Process) -> bool:
+    """kthreadd or a child of it, without arguments. Inside a container pid 2 is an ordinary process, with arguments."""
+    return not process.argv and _KTHREADD in (process.id.pid, process.ppid)
 
 
 def is_mps_server(process: Process) -> bool:
@@ -61,3 +89,11 @@ def mps_runs(look: Observation) -> bool:
 
 def _command(process: Process) -> str:
     return process.argv[0].split(" ")[0] if process.argv else process.comm
+
+
+def _names(process: Process) -> frozenset[str]:
+    """The command's name, and that of the script where an interpreter runs one."""
+    name = posixpath.basename(_command(process))
+    if len(process.argv) > 1 and INTERPRETERS.fullmatch(name):
+        return frozenset((name, posixpath.basename(process.argv[1])))
+    return frozenset((name,))

@@ -126,6 +126,14 @@ class StrayFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Kills:
+    """Processes that were signalled on this host within the last hour: how many, and which of this boot."""
+
+    count: int = 0
+    known: frozenset[ProcessId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """The input of one decision."""
 
@@ -151,4 +159,7 @@ class World:
     effective: Mapping[str, EffectiveFact] = field(default_factory=dict)
     known_gpus: tuple[str, ...] = ()  # UUIDs of the host as at first sight
     wall: str = "now"  # this instant as people read it
+    kills: Kills = Kills()
+    # Told to have survived KILL, and still there: identity → UUIDs of the cards it held then.
+    unkillable: Mapping[ProcessId, frozenset[str]] = field(default_factory=dict)
     withheld: Reason | None = None  # why nothing may be changed: Paused, ObserveOnly, FencedOff, Held …

@@ -13,6 +13,7 @@ from daemon.sim.units import Said, Units
 
 _FENCE = re.compile(r"[A-Za-z0-9_-]{1,64} +[0-9]{1,15} +[A-Za-z0-9_-]{1,64}")
 _DROPIN = re.compile(r"[A-Za-z0-9:_.@-]{1,195}\.conf")
+_UNTOUCHABLE = re.compile(r"sshd|sshd-session|sshd-auth|systemd|systemd-.*|dbus-daemon|dbus-broker.*|stoker-host", re.S)
 _TARGET = re.compile(r"[1-9][0-9]{0,8} [0-9]{1,20}")
 
 
@@ -165,25 +166,44 @@ class Changes:
         for target in self.asked.targets:
             if not _TARGET.fullmatch(target):
                 raise Refused(USAGE, "not a target")
+        groups = self._groups()
         self._may_change()
         lines = []
-        for target in self.asked.targets:
+        for target, group in zip(self.asked.targets, groups, strict=True):
             pid, start = map(int, target.split())
-            came = self._signal_one(pid, start)
+            came = self._signal_one(pid, start, group)
             told(pid, came)
             if came == "ok":
                 self.machine.processes.signal(self.machine.processes.by_pid[pid], name)
             lines.append(f"{pid} {came}\n")
         return {"result": (0, "".join(lines).encode())}
 
-    def _signal_one(self, pid: int, start: int) -> str:
+    def _groups(self) -> list[bytes | None]:
+        """The cgroup that each target was seen in, None where the request does not say."""
+        size = self.asked.number("body")
+        if size > 1048576:
+            raise Refused(USAGE, "too many cgroups")
+        if len(self.asked.rest) < size:
+            raise Refused(USAGE, "the request was cut")
+        if size == 0:
+            return [None] * len(self.asked.targets)
+        lines = self.asked.rest[:size].split(b"\n")
+        if len(lines) != len(self.asked.targets) + 1:
+            raise Refused(USAGE, "needs a cgroup for each target")
+        return list(lines[:-1])
+
+    def _signal_one(self, pid: int, start: int, group: bytes | None) -> str:
         """What the helper says of this target; "ok" when the signal is to be sent now."""
-        if pid == 1:
-            return "failed"
         process = self.machine.processes.by_pid.get(pid)
+        if pid == 1:
+            return "protected"
         if process is None or not process.alive:
             return "gone"
-        return "ok" if process.start == start else "changed"
+        if _UNTOUCHABLE.fullmatch(process.comm):
+            return "protected"
+        if process.start != start:
+            return "changed"
+        return "ok" if group is None or group == process.cgroup.encode() else "moved"
 
 
 def _done(text: str) -> Sections:

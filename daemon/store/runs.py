@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete as sql_delete
@@ -42,10 +43,20 @@ class Runs(Database):
         self, instance_key: str, kind: str, reason: str, now: datetime, *, host: str = ""
     ) -> None:
         """Count a stop or restart. Call it before the action: one counted too many is safe, one too few is not."""
-        values = {"instance_key": instance_key, "host": host, "kind": kind, "reason": reason, "at": now}
+        await self.note_corrections([(instance_key, reason)], kind, now, host=host)
+
+    async def note_corrections(
+        self, counted: Sequence[tuple[str, str]], kind: str, now: datetime, *, host: str = ""
+    ) -> None:
+        """Count several of one kind, each as (instance_key, reason), in one transaction."""
+        values = [
+            {"instance_key": key, "host": host, "kind": kind, "reason": reason, "at": now} for key, reason in counted
+        ]
+        if not values:
+            return
 
         def body(tx: Tx) -> None:
-            tx.connection.execute(insert(corrections).values(values))
+            tx.connection.execute(insert(corrections), values)
             tx.connection.execute(sql_delete(corrections).where(corrections.c.at < now - KEEP_CORRECTIONS))
 
         await self._write(body)

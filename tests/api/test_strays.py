@@ -37,7 +37,7 @@ class Scene:
         self.driver.host = HostSpec.model_validate(told)
         box = self.driver.box
         self.managed = next(proc for proc in box.procs.values() if proc.cgroup.endswith("stoker-m.server.service"))
-        self.orphan = box.spawn(("sglang::scheduler_TP0",), "/stray", gpus={UUIDS[3]: 9000}, marks=MARKS, ppid=77)
+        self.orphan = box.spawn(("sglang::scheduler_TP0",), "/stray", gpus={UUIDS[3]: 9000}, marks=MARKS)
         self.foreign = box.spawn(
             ("python3", "train.py", "--api-key", "s3cr3tValue99"), "/system.slice/t.service", gpus={UUIDS[0]: 4000}
         )
@@ -80,7 +80,7 @@ async def test_each_is_listed_with_its_proof_and_what_is_done(scene: Scene) -> N
     assert (orphan["verdict"], orphan["proof"]) == ("ReportOnly", "carries our mark and its unit is not live")
     assert orphan["gpus"] == [{"index": 3, "uuid": UUIDS[3], "memoryMib": 9000}]
     assert orphan["startTicks"] == scene.orphan.start
-    assert orphan["parent"] == {"pid": 77, "command": None}
+    assert orphan["parent"] == {"pid": 1, "command": None}
     assert orphan["unit"] == "stoker-n.server.service"
     assert foreign["detail"] == "left alone; in the way of spec m"
     assert foreign["command"] == "python3 train.py --api-key [redacted]"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from daemon import host
+from daemon.probes.process import cgroup_path
 from daemon.probes.report import Answer
 from tests.host_scripts.conftest import NONCE, Box, said
 
@@ -205,11 +208,75 @@ def test_signal_reaches_the_process_that_was_meant_and_no_other(box: Box, sleepe
     box.fence()
     start = ticks(sleeper.pid)
     wrong = box.change("signal", "signal KILL", f"target {sleeper.pid} {start + 1}", "target 1 1", "target 99999999 5")
-    assert said(wrong, "result") == [f"{sleeper.pid} changed", "1 failed", "99999999 gone"]
+    assert said(wrong, "result") == [f"{sleeper.pid} changed", "1 protected", "99999999 gone"]
     assert sleeper.poll() is None
     right = box.change("signal", "signal TERM", f"target {sleeper.pid} {start}")
     assert said(right, "result") == [f"{sleeper.pid} ok"]
     assert sleeper.wait(timeout=10) == -signal.SIGTERM
+
+
+def cgroup_of(pid: int) -> str:
+    """As the daemon reads it."""
+    return cgroup_path(Path(f"/proc/{pid}/cgroup").read_bytes())
+
+
+@pytest.mark.strays
+def test_signal_reaches_nobody_who_moved_to_another_cgroup_since(box: Box, sleeper: subprocess.Popen[bytes]) -> None:
+    box.fence()
+    target, seen = f"target {sleeper.pid} {ticks(sleeper.pid)}", cgroup_of(sleeper.pid)
+    for other in (f"{seen}/below", "/system.slice/other.service", ""):
+        body = f"{other}\n".encode()
+        moved = box.change("signal", "signal KILL", target, f"body {len(body)}", body=body)
+        assert said(moved, "result") == [f"{sleeper.pid} moved"]
+    assert sleeper.poll() is None
+    body = f"{seen}\n".encode()
+    same = box.change("signal", "signal KILL", target, f"body {len(body)}", body=body)
+    assert said(same, "result") == [f"{sleeper.pid} ok"]
+    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize("body", [b"/a\n/b\n", b"/a", b"\n\n\n"])
+def test_signal_needs_one_cgroup_for_each_target(box: Box, sleeper: subprocess.Popen[bytes], body: bytes) -> None:
+    box.fence()
+    target = f"target {sleeper.pid} {ticks(sleeper.pid)}"
+    refused = box.change("signal", "signal KILL", target, f"body {len(body)}", body=body)
+    assert refused.exit_status == host.EXIT_USAGE
+    assert sleeper.poll() is None
+
+
+@pytest.mark.strays
+def test_signal_reaches_neither_kernel_threads_nor_our_own_ancestors(box: Box) -> None:
+    """The daemon of a local host is such an ancestor, and so is the session of any other."""
+    box.fence()
+    kernel = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if flags_of(pid) & 0x00200000]
+    asked = [os.getpid(), os.getppid(), *kernel[:3]]
+    answer = box.change("signal", "signal CONT", *(f"target {pid} {ticks(pid)}" for pid in asked if pid > 1))
+    assert said(answer, "result") == [f"{pid} protected" for pid in asked if pid > 1]
+
+
+def flags_of(pid: int) -> int:
+    """Field 9 of /proc/PID/stat, 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()[6])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize("name", ["sshd", "sshd-session", "systemd", "systemd-logind", "dbus-daemon", "stoker-host"])
+def test_signal_reaches_nothing_that_logins_or_systemd_hang_on(box: Box, tmp_path: Path, name: str) -> None:
+    box.fence()
+    program = tmp_path / name
+    program.symlink_to(shutil.which("sleep") or "")
+    process = subprocess.Popen([program, "60"])
+    try:
+        answer = box.change("signal", "signal KILL", f"target {process.pid} {ticks(process.pid)}")
+        assert said(answer, "result") == [f"{process.pid} protected"]
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("target", ["0 1", "-1 1", "1", "2 x", "2 3 4", "", "007 5", "5;id 1"])

@@ -356,6 +356,8 @@ def _malformed() -> list[tuple[str, str, bytes]]:
         ("no target", "signal", head + b"signal TERM\n.\n"),
         ("pid 0", "signal", head + b"signal TERM\ntarget 0 1\n.\n"),
         ("three words", "signal", head + b"signal TERM\ntarget 7 1 2\n.\n"),
+        ("a cgroup too few", "signal", head + b"signal TERM\ntarget 7 1\ntarget 8 1\nbody 2\n.\n/\n"),
+        ("cut cgroups", "signal", head + b"signal TERM\ntarget 7 1\nbody 9\n.\n/\n"),
         ("no unit", "unit-start", head + b".\n"),
         ("two units", "unit-start", head + unit + b"unit b.service\n.\n"),
         ("journal of nothing", "journal", head + b".\n"),

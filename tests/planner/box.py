@@ -116,8 +116,14 @@ class Box:
 
     def _end(self, name: str, unit: BoxUnit, state: str) -> None:
         for pid in [p.pid for p in self.procs.values() if p.cgroup == self.group(name)]:
-            del self.procs[pid]
+            self.die(pid)
         unit.main, unit.active, unit.sub = 0, state, "dead" if state == "inactive" else "failed"
+
+    def die(self, pid: int) -> None:
+        """A process ends; what it started has PID 1 as its parent then."""
+        del self.procs[pid]
+        for proc in self.procs.values():
+            proc.ppid = 1 if proc.ppid == pid else proc.ppid
 
     def crash(self, name: str, *, leave: bool = False) -> None:
         """The main process dies; `leave`: its card holder moved to a cgroup of its own before."""
@@ -183,7 +189,7 @@ class Box:
             return
         self.signalled.append((signal, proc.truth))
         if signal == "KILL" or (signal == "TERM" and not proc.stubborn):
-            del self.procs[proc.pid]
+            self.die(proc.pid)
 
     def look(self, at_s: float, asked: tuple[str, ...]) -> Observation:
         names = sorted(set(asked) | set(self.units))

@@ -253,7 +253,7 @@ class TestLikely:
         assert owner(process(ppid=21913), launcher).owner == "foreign"
 
     def test_a_parent_that_was_not_seen_may_attend_it(self) -> None:
-        assert owner(process(ppid=21913)).owner == "foreign"
+        assert owner(process(ppid=21913)).owner == "unknown"
 
     def test_a_dead_container_scope_owns_nothing(self) -> None:
         """B20: docker rm left the worker, systemctl knows no such scope."""
