@@ -221,7 +221,8 @@ async def _host_events(store: Store, host: StoredObject, conditions: Iterable[Co
         before = said.condition(condition.type) if said is not None else None
         if before is not None and (before.status, before.reason) == (condition.status, str(condition.reason)):
             continue
-        if before is None and condition.status == "True":
+        well = "False" if condition.type == "Degraded" else "True"
+        if before is None and condition.status == well:
             continue
         text = f"{condition.type} {condition.status}, {condition.reason}"
         event = Event(
@@ -229,7 +230,7 @@ async def _host_events(store: Store, host: StoredObject, conditions: Iterable[Co
             message=f"{text}: {condition.message}" if condition.message else text,
             kind="Host",
             name=host.name,
-            severity="Warning" if condition.status == "False" else "Normal",
+            severity="Normal" if condition.status in (well, "Unknown") else "Warning",
         )
         await store.add_event(event, now)
 
@@ -249,7 +250,14 @@ def _host_json(host: StoredObject, world: World, plan: Plan) -> JsonObject:
     if not isinstance(look, Unknown):
         status["identity"] = _identity_json(look.identity)
         status["gpus"] = _gpus_json(look, world)
+        status["unread"] = _unread_json(look)
     return status
+
+
+def _unread_json(look: Observation) -> JsonObject:
+    """Where nothing is known of the cards' health, and why: that is not the same as nothing wrong."""
+    parts = {"health": look.health, "kernelLog": look.kernel, "space": look.space}
+    return {name: f"{part.reason}: {part.detail}" for name, part in parts.items() if isinstance(part, Unknown)}
 
 
 def _identity_json(identity: Identity) -> JsonObject:
@@ -273,6 +281,8 @@ def _gpus_json(look: Observation, world: World) -> Any:
             "driver": gpu.driver,
             "fault": gpu.fault and str(gpu.fault),
             "idleMib": world.cards[gpu.uuid].idle_mib if gpu.uuid in world.cards else None,
+            "warning": gpu.warning and str(gpu.warning),
+            "ailments": [one.detail for one in look.ailments if one.uuid == gpu.uuid],
         }
         for gpu in look.gpus
     ]

@@ -17,7 +17,7 @@ def describe_host(client: Client, name: str, number: int) -> None:
     specs = client.objects("servingspecs")
     _head(item, _road(spec), ("Mode", spec.get("mode")), ("Machine", status.get("identity", {}).get("machineId")))
     _conditions(status)
-    _gpus(status.get("gpus"))
+    _gpus(status.get("gpus"), status.get("unread", {}))
     _plan(status, None)
     _strays(status.get("strays", []))
     instances = [
@@ -129,7 +129,7 @@ def _road(spec: dict[str, Any]) -> tuple[str, str]:
     return ("Road", road)
 
 
-_FIRST = ("Reachable", "Observed", "Ready", "Acting", "GPUsReady", "Stalled", "Progressing")
+_FIRST = ("Reachable", "Observed", "Ready", "Acting", "GPUsReady", "Degraded", "Stalled", "Progressing")
 
 
 def _conditions(status: dict[str, Any]) -> None:
@@ -149,16 +149,30 @@ def _conditions(status: dict[str, Any]) -> None:
         line("  none yet: not observed")
 
 
-def _gpus(gpus: Any) -> None:
+def _gpus(gpus: Any, unread: dict[str, str]) -> None:
     if isinstance(gpus, dict):
         heading("GPUs")
         line(f"  unknown: {gpus.get('unknown')} {gpus.get('detail', '')}")
     elif gpus:
         heading("GPUs")
         rows = [
-            (its.get("index"), its.get("product"), its.get("uuid"), its.get("driver"), its.get("fault")) for its in gpus
+            (its.get("index"), its.get("product"), its.get("uuid"), its.get("driver"), _health(its)) for its in gpus
         ]
-        table(("GPU", "PRODUCT", "UUID", "DRIVER", "FAULT"), rows)
+        table(("GPU", "PRODUCT", "UUID", "DRIVER", "HEALTH"), rows)
+        for its in gpus:
+            for ailment in its.get("ailments", []):
+                hanging(f"GPU {its.get('index')}: {ailment}", indent=2)
+    for part, why in unread.items():
+        hanging(f"nothing is known of {_PARTS.get(part, part)}: {why}", indent=2)
+
+
+_PARTS = {"health": "the driver's counters", "kernelLog": "the kernel log", "space": "free space"}
+
+
+def _health(gpu: dict[str, Any]) -> str:
+    if gpu.get("fault"):
+        return f"unusable: {gpu['fault']}"
+    return f"usable, {gpu['warning']}" if gpu.get("warning") else "usable"
 
 
 def _plan(status: dict[str, Any], units: set[str] | None, host: str = "") -> None:

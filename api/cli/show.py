@@ -187,6 +187,8 @@ def host_status(status: dict[str, Any]) -> str:
     for type_ in ("Reachable", "Observed", "GPUsReady", "Acting", "Clean"):
         if type_ in said and said[type_]["status"] != "True":
             return str(said[type_]["reason"])
+    if said.get("Degraded", {}).get("status") == "True":
+        return str(said["Degraded"]["reason"])
     return "OK" if said else "NotObservedYet"
 
 

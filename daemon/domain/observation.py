@@ -6,9 +6,10 @@ an empty list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from daemon.domain.health import Ailment, CardHealths, KernelLog, Space
 from daemon.domain.status import Reason
 
 T = TypeVar("T")
@@ -214,6 +215,7 @@ class Observation:
     `at_s` is the daemon's monotonic clock at the look's start. `other_units` holds the units of the candidates' cgroups
     (name → active state). `unclaimed` are marked unit files the look found besides those asked for. `inherited` names
     the variables of systemd's own environment, which every unit inherits (`systemctl set-environment` adds to it).
+    `ailments` are what is wrong with cards as far as `health` and `kernel` could be read; the defaults know of nothing.
     """
 
     host: str
@@ -230,6 +232,10 @@ class Observation:
     hold: str | Unknown | None
     warnings: tuple[Unknown, ...] = ()
     inherited: frozenset[str] | Unknown = frozenset()
+    ailments: tuple[Ailment, ...] = ()
+    health: CardHealths | Unknown | None = None
+    kernel: KernelLog | Unknown = field(default_factory=KernelLog)
+    space: tuple[Space, ...] | Unknown = ()
 
     def unit(self, name: str) -> Unit | Unknown | None:
         """The unit of that name, None when the look did not ask for it, Unknown when units are unknown."""

@@ -9,7 +9,7 @@ from typing import Literal
 Truth = Literal["True", "False", "Unknown"]
 Layer = Literal["file", "loaded", "running", "effective", "placement", "inventory"]
 
-HOST_CONDITIONS = ("Reachable", "Observed", "GPUsReady", "Clean")
+HOST_CONDITIONS = ("Reachable", "Observed", "GPUsReady", "Clean", "Degraded")
 SPEC_CONDITIONS = ("Ready", "Available", "Loaded", "Progressing", "Drifted", "Stalled", "Degraded")
 
 
@@ -55,6 +55,9 @@ class Reason(StrEnum):
     TRUNCATED = "Truncated"
     BUS_UNAVAILABLE = "BusUnavailable"
     LOGS_UNAVAILABLE = "LogsUnavailable"
+    DISK_FULL = "DiskFull"
+    INODES_FULL = "InodesFull"
+    JOURNAL_FULL = "JournalFull"
     SYSTEMD_TOO_OLD = "SystemdTooOld"
     NOT_SYSTEMD = "NotSystemd"
     # GPUs
@@ -64,6 +67,12 @@ class Reason(StrEnum):
     GPU_NEEDS_RESET = "GPUNeedsReset"
     DEVICE_HANDLE_ERROR = "DeviceHandleError"
     INFOROM_CORRUPTED = "InfoROMCorrupted"
+    GPU_XID = "GPUXid"
+    ECC_UNCORRECTED = "ECCUncorrected"
+    ROW_REMAP_PENDING = "RowRemapPending"
+    ROW_REMAP_FAILED = "RowRemapFailed"
+    NVLINK_ERROR = "NVLinkError"
+    NVSWITCH_ERROR = "NVSwitchError"
     GPU_MISSING = "GPUMissing"
     GPU_BINDING_CHANGED = "GPUBindingChanged"
     GPU_INVENTORY_CHANGED = "GPUInventoryChanged"

@@ -11,8 +11,6 @@ find_smi() {
 
 hung_smi() { # true while an nvidia-smi of ours hangs beyond its limit: a second one would hang with it
     hung='' spent=''
-    ticks_of $$
-    mine=$ticks
     set +f
     for note in "$RUN"/smi/*; do
         pid=${note##*/}
@@ -38,8 +36,10 @@ ask_smi() { # NAME QUERY: one question to the driver; notes its pid, so that a h
     case $code in 124 | 137) echo "124 $(((now - begun) * 10))" >"$T/$1.rc" ;; esac
 }
 
-ask_driver() {
+ask_driver() { # sets $missing, the status of a question that was never asked
+    missing=1
     if ! find_smi; then
+        missing=127
         mark gpus 127
         mark apps 127
     elif hung_smi; then
@@ -51,5 +51,7 @@ ask_driver() {
         gpus_job=$!
         ask_smi apps --query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory </dev/null >/dev/null 2>&1 &
         apps_job=$!
+        ask_health </dev/null >/dev/null 2>&1 &
+        health_job=$!
     fi
 }

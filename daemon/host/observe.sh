@@ -88,12 +88,6 @@ facts() { # what changes with an upgrade or a boot alone is kept in /run: two sl
         [ -n "$systemd" ] || kept=$T/kept
     fi
     cat "$kept"
-    df -P /dev/shm "$STATE" | while read -r _ _ _ _ used place; do
-        case $used:$place in
-        *%:/dev/shm) echo "shm_pct=${used%\%}" ;;
-        [0-9]*%:*) echo "disk_pct=${used%\%}" ;;
-        esac
-    done
 }
 
 meta() {
@@ -323,7 +317,10 @@ users() { # passwd entries of the uids seen; a directory service may be slow, so
 
 observe() {
     fixed "$limit_ms"
+    ticks_of $$
+    mine=$ticks
     ask_driver
+    ask_kernel
     # The scan of open files is the longest part: two halves, for two cores.
     set +f
     set -- /proc/[02468] /proc/[0-9]*[02468]
@@ -338,6 +335,8 @@ observe() {
     table_job=$!
     facts >"$T/meta" 2>/dev/null &
     facts_job=$!
+    ask_space &
+    space_job=$!
     wanted_units
     systemd_code=0
     [ -d "$BOOTED" ] || systemd_code=78
@@ -362,7 +361,9 @@ observe() {
     one_file hold "$HOLD"
     one_file fence "$STATE/fence"
     # shellcheck disable=SC2086
-    wait $even_job $odd_job $table_job $facts_job $jobs ${gpus_job:-} ${apps_job:-}
+    wait $even_job $odd_job $table_job $facts_job $space_job $jobs ${gpus_job:-} ${apps_job:-} ${health_job:-} $kernel_job
+    kept_health "$missing"
+    kept_kernel
     [ -e "$T/apps" ] || : >"$T/apps"
     [ -e "$T/units" ] || : >"$T/units"
     [ -e "$T/members" ] || : >"$T/members"
@@ -376,5 +377,5 @@ observe() {
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
     wait "$others_job"
-    answer 0 meta hold fence gpus apps asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
+    answer 0 meta hold fence gpus apps health kernel space asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
 }

@@ -13,7 +13,8 @@ from daemon.domain.spec import Role
 from daemon.domain.status import Condition, Drift, Reason, Truth
 from daemon.planner.barrier import STILL_S, UNEXPLAINED_WAIT_S
 from daemon.planner.cards import limit_of, loose_mib
-from daemon.planner.desired import binding_problem
+from daemon.planner.degraded import degraded
+from daemon.planner.desired import binding_problem, unusable
 from daemon.planner.drift import behind_mask, launch_drift, unseen
 from daemon.planner.environment import is_extra
 from daemon.planner.holders import Holder, Holders, described, in_container
@@ -301,12 +302,14 @@ def host_conditions(world: World, plan: Plan, generation: int) -> tuple[Conditio
             Condition("Observed", "False", look.reason, look.detail, generation),
             Condition("GPUsReady", "Unknown", look.reason, "", generation),
             Condition("Clean", "Unknown", look.reason, "", generation),
+            Condition("Degraded", "Unknown", look.reason, "", generation),
         )
     return (
         Condition("Reachable", "True", Reason.OK, "", generation),
         Condition("Observed", "True", Reason.OK, "", generation),
         _gpus_ready(world, look, generation),
         _clean(world, look, plan, generation),
+        degraded(look, generation),
     )
 
 
@@ -319,12 +322,12 @@ def _gpus_ready(world: World, look: Observation, generation: int) -> Condition:
         return said("False" if surely else "Unknown", look.gpus.reason, look.gpus.detail)
     for gpu in look.gpus:
         if gpu.fault is not None:
-            return said("False", gpu.fault, f"GPU {gpu.index} ({gpu.uuid})")
+            return said("False", gpu.fault, unusable(gpu, look.ailments))
     expected = world.host.gpus.count if world.host.gpus is not None else None
     if expected is not None and len(look.gpus) < expected:
         return said("False", Reason.GPU_MISSING, f"{len(look.gpus)} of {expected} GPUs")
     for desired in world.desired:
-        if (bad := binding_problem(desired.gpus, look.gpus)) is not None:
+        if (bad := binding_problem(desired.gpus, look.gpus, look.ailments)) is not None:
             return said("False", *bad)
     return said("True", Reason.OK)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from daemon.domain.health import Ailment
 from daemon.domain.observation import Gpu, Observation, Unknown
 from daemon.domain.spec import Role
 from daemon.domain.status import Reason
@@ -60,8 +61,10 @@ def _bind(declared: Declared, look: Observation | Unknown) -> tuple[tuple[int, s
     return tuple((index, cards[index].uuid) for index in wanted)
 
 
-def binding_problem(gpus: Sequence[tuple[int, str]], present: Sequence[Gpu]) -> tuple[Reason, str] | None:
-    """What is wrong with a kept binding against the cards present: moved, missing or faulty; None when all is well."""
+def binding_problem(
+    gpus: Sequence[tuple[int, str]], present: Sequence[Gpu], ailments: Sequence[Ailment] = ()
+) -> tuple[Reason, str] | None:
+    """What is wrong with a kept binding against the cards present: moved, missing or unusable; else None."""
     by_index = {gpu.index: gpu for gpu in present}
     for index, uuid in gpus:
         gpu = by_index.get(index)
@@ -70,8 +73,14 @@ def binding_problem(gpus: Sequence[tuple[int, str]], present: Sequence[Gpu]) -> 
         if gpu.uuid != uuid:
             return Reason.GPU_BINDING_CHANGED, f"index {index} was {uuid} and is {gpu.uuid} now"
         if gpu.fault is not None:
-            return gpu.fault, f"GPU {index} ({uuid}) is not usable"
+            return gpu.fault, unusable(gpu, ailments)
     return None
+
+
+def unusable(gpu: Gpu, ailments: Sequence[Ailment]) -> str:
+    """What a person is told of a card that nothing is started on."""
+    why = next((one.detail for one in ailments if one.uuid == gpu.uuid and one.unusable), "")
+    return f"GPU {gpu.index} ({gpu.uuid}) is not usable" + (f": {why}" if why else "")
 
 
 def listens_on(declared: Declared, launch: Launch | None = None) -> tuple[int, ...]:

@@ -303,7 +303,7 @@ def _binding(desired: Desired, world: World) -> tuple[Reason, str] | None:
         return look.reason, look.detail
     if desired.gpus and isinstance(look.gpus, Unknown):
         return look.gpus.reason, f"GPUs are not known: {look.gpus.detail}"
-    return None if isinstance(look.gpus, Unknown) else binding_problem(desired.gpus, look.gpus)
+    return None if isinstance(look.gpus, Unknown) else binding_problem(desired.gpus, look.gpus, look.ailments)
 
 
 def _stalled(desired: Desired, unit: Unit, world: World) -> tuple[Reason, str] | None:

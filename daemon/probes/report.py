@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from daemon.domain.health import CardHealths, KernelLog
 from daemon.domain.observation import (
     DropIn,
     Environment,
@@ -30,7 +31,10 @@ from daemon.domain.observation import (
 )
 from daemon.domain.status import Reason
 from daemon.probes import nvidia_smi, process, socket, systemd
+from daemon.probes.health import ailments, judged, parse_health
+from daemon.probes.kernel_log import parse_kernel_log
 from daemon.probes.process import Malformed, text
+from daemon.probes.space import parse_space
 
 T = TypeVar("T")
 
@@ -187,6 +191,8 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
     if isinstance(identity, Unknown):
         return Unknown(Reason.LOOK_INCOMPLETE, identity.detail)
     gpus, warnings = _gpus(answer)
+    health, kernel, log = _health(answer), *_kernel(answer)
+    wrong = ailments(gpus, health, log)
     environ = read(answer, "environ", lambda section: process.parse_environ(section.data))
     processes = _processes(answer, environ)
     units = _units(answer, processes, environ)
@@ -194,7 +200,7 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         host=host,
         at_s=at_s,
         identity=identity,
-        gpus=gpus,
+        gpus=gpus if isinstance(gpus, Unknown) else judged(gpus, wrong),
         apps=_apps(answer),
         processes=processes,
         listeners=_listeners(answer),
@@ -205,6 +211,10 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         hold=_optional(answer, "hold", lambda section: section.text.strip()),
         warnings=warnings,
         inherited=read(answer, "loaded", lambda section: systemd.parse_manager(section.data)),
+        ailments=wrong,
+        health=health,
+        kernel=kernel,
+        space=read(answer, "space", lambda section: parse_space(section.text)),
     )
 
 
@@ -228,6 +238,21 @@ def _gpus(answer: Answer) -> tuple[tuple[Gpu, ...] | Unknown, tuple[Unknown, ...
     if section is None or not section.complete:
         return _absent(answer, "gpus"), ()
     return nvidia_smi.parse_gpus(section.exit_status, section.text)
+
+
+def _health(answer: Answer) -> CardHealths | Unknown:
+    section = answer.sections.get("health")
+    if section is None:
+        return Unknown(Reason.LOOK_INCOMPLETE, "section health is missing")
+    return parse_health(section.exit_status, section.text)
+
+
+def _kernel(answer: Answer) -> tuple[KernelLog | Unknown, KernelLog]:
+    """The kernel log, and what is known of it all the same when it could not be read this time."""
+    section = answer.sections.get("kernel")
+    known = parse_kernel_log(section.text) if section is not None else KernelLog()
+    broken = failure(section, "kernel")
+    return (known, known) if broken is None else (broken, known)
 
 
 def _apps(answer: Answer) -> tuple[GpuApp, ...] | Unknown:

@@ -13,6 +13,8 @@ from daemon.sim.processes import Processes, SimProcess
 LINGER_S = 0.27
 DRIVER = "580.159.04"
 CONTEXT_MIB = 6  # what the driver adds for each process on a card
+HEALTH_S = 30.0
+PLACES = ("/", "/dev/shm", "/run", "/tmp", "/var/lib/stoker", "/var/log/journal")  # noqa: S108
 BASE_MIB = 3  # and once a card
 
 
@@ -26,6 +28,9 @@ class Card:
     idle_mib: int
     temperature: int
     loose_mib: int = 0
+    ecc: int = 0  # uncorrectable errors
+    remap: str = "No"  # pending
+    advice: str = "None"  # the driver's
     lingering: list[tuple[float, int]] = field(default_factory=list)
 
 
@@ -55,6 +60,10 @@ class Cards:
         self.failure: tuple[int, str] | None = None
         self.hung = False
         self.hung_pid: int | None = None
+        self.log: list[str] | None = None  # the kernel's, None while it may not be read
+        self.room = dict.fromkeys(PLACES, "66053021 50859000 15194021 4096 16777216 16200934")
+        self._kept: Said | None = None
+        self._kept_s = 0.0
         self._processes, self._clock = processes, clock
         processes.ended.append(self._let_linger)
 
@@ -105,6 +114,25 @@ class Cards:
 
     def query_apps(self, limit_ms: int) -> Said:
         return self._say(limit_ms, self._app_rows)
+
+    def query_health(self, limit_ms: int, ticks: int) -> Said:
+        """As it is kept: with when it was asked by the boot clock, 30 s apart at least."""
+        if self._kept is None or self._clock() - self._kept_s >= HEALTH_S:
+            said = self._say(limit_ms, self._health_rows)
+            if self.hung and self.hung_pid is not None:
+                return Said(1, "", 0) if self._kept is None else self._kept
+            answer = Said(said.exit_status, f"asked {ticks}\n{said.text}", 0)
+            if said.exit_status == 124:
+                return answer
+            self._kept, self._kept_s = answer, self._clock()
+        return self._kept
+
+    def forget(self) -> None:
+        """A reboot: /run is emptied."""
+        self._kept = None
+
+    def _health_rows(self) -> str:
+        return "".join(f"{card.uuid}, {card.ecc}, [N/A], {card.remap}, No, {card.advice}\n" for card in self.present)
 
     def _say(self, limit_ms: int, rows: Callable[[], str]) -> Said:
         if self.hung and self.hung_pid is not None:

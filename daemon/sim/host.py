@@ -148,6 +148,7 @@ class SimHost(Moves):
         self.units.known.clear()
         self.units.service.forget_environment()
         self.launcher.engines.clear()
+        self.machine.cards.forget()
         for card in self.machine.cards.all:
             card.lingering.clear()
             card.loose_mib = 0

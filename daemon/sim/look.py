@@ -48,6 +48,7 @@ class Look:
             "fence": self._small_file(FENCE),
             "gpus": (gpus.exit_status, gpus.text.encode()),
             "apps": (apps.exit_status, apps.text.encode()),
+            **self._health(limit_ms),
             "asked": (0, f"{_spaced(self.names)}\n{_spaced(others)}\n".encode()),
             "units": (0, "\n".join(shown).encode()),
             "loaded": (0, self._loaded()),
@@ -56,6 +57,18 @@ class Look:
             "dropins": (0, "".join(f"{name} {path}\n" for name, path in self._dropins()).encode()),
             "texts": (0, texts),
             **self._process_sections(),
+        }
+
+    def _health(self, limit_ms: int) -> Sections:
+        """What is kept between looks, and how full the disks are."""
+        machine = self.machine
+        health, log = machine.cards.query_health(limit_ms, machine.ticks()), machine.cards.log
+        refused = "dmesg: read kernel buffer failed: Operation not permitted\n"
+        rows = "".join(f"{figures} {path}\n" for path, figures in machine.cards.room.items())
+        return {
+            "health": (health.exit_status, health.text.encode()),
+            "kernel": (1, refused.encode()) if log is None else (0, "".join(f"{line}\n" for line in log).encode()),
+            "space": (0, rows.encode()),
         }
 
     # ---- units ----
@@ -128,7 +141,7 @@ class Look:
         machine = self.machine
         ticks = machine.ticks()
         return (
-            f"container=none\nsystemd={machine.systemd}\nshm_pct=0\ndisk_pct=23\nboot_id={machine.boot_id}\n"
+            f"container=none\nsystemd={machine.systemd}\nboot_id={machine.boot_id}\n"
             f"machine_id={machine.machine_id}\nhostname={machine.name}\npid1=systemd\nmonotonic_us={ticks}0000\n"
             f"uptime_s={ticks // 100}\nmem_available_kib=1971322880\nuid=0\n"
         ).encode()

@@ -79,7 +79,7 @@ def test_environment_of_the_caller_changes_nothing(box: Box) -> None:
 def test_nothing_is_left_behind(box: Box) -> None:
     box.ask("version")
     box.ask("observe")
-    assert sorted(path.name for path in box.path("run").iterdir()) == ["facts", "smi"]
+    assert sorted(path.name for path in box.path("run").iterdir()) == ["facts", "kernel", "smi"]
     assert list(box.path("run/smi").iterdir()) == []
 
 

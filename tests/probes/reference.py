@@ -108,7 +108,7 @@ def sections() -> dict[str, tuple[int, bytes]]:
     text = "[Service]\nExecStart=/opt/venv/bin/python\n" + "# a line of the unit file\n" * 40
     paths = [f"/etc/systemd/system/{name}" for name in UNITS]
     meta = (
-        "container=none\nsystemd=252\nuid=0\nclk_tck=100\nshm_pct=1\ndisk_pct=40\n"
+        "container=none\nsystemd=252\nuid=0\nclk_tck=100\n"
         "boot_id=257dbc24-b02f-4374-97cd-fc30525b27b0\nmachine_id=3d1219c7c4c5404aaa1f6d2a48adfda4\nhostname=gpu-a\n"
         "pid1=systemd\nmonotonic_us=123456780000\nuptime_s=123456\nmem_available_kib=1000000\n"
     )
@@ -124,6 +124,12 @@ def sections() -> dict[str, tuple[int, bytes]]:
         "fence": (0, b"s1 7 run-a\n"),
         "gpus": (0, gpus.encode()),
         "apps": (0, rows.encode()),
+        "health": (
+            0,
+            b"asked 12345000\n" + b"".join(f"{uuid(n)}, 0, [N/A], No, No, None\n".encode() for n in range(8)),
+        ),
+        "kernel": (0, b"[    3.125000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04\n"),
+        "space": (0, b"66053021 50859000 15194021 4096 16777216 16200934 /\n"),
         "asked": (0, f" {' '.join(UNITS)}\n {' '.join(OTHERS)}\n".encode()),
         "units": (0, "\n".join(show(name, main) for name, main in zip(UNITS, mains, strict=True)).encode()),
         "loaded": (0, loaded.encode()),

@@ -79,7 +79,18 @@ def test_failed_section_is_never_an_empty_one(name: str, exit_status: int) -> No
     before, after = look(), look({name: (exit_status, b"")})
     values = {
         key: getattr(after, key)
-        for key in ("gpus", "apps", "processes", "listeners", "units", "other_units", "sessions")
+        for key in (
+            "gpus",
+            "apps",
+            "health",
+            "kernel",
+            "space",
+            "processes",
+            "listeners",
+            "units",
+            "other_units",
+            "sessions",
+        )
     }
     unknown = {key for key, value in values.items() if isinstance(value, Unknown)}
     blind_units = not isinstance(after.units, Unknown) and all(

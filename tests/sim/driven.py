@@ -74,8 +74,9 @@ async def look_at(
 
 
 def unknowns(seen: Observation) -> list[str]:
-    """The parts of a look that the daemon could not read."""
-    found = [f"{name}: {value}" for name in seen.__slots__ if isinstance(value := getattr(seen, name), Unknown)]
+    """The parts of a look that the daemon could not read; the kernel log is closed to it as in any container."""
+    parts = set(seen.__slots__) - {"kernel"}
+    found = [f"{name}: {value}" for name in parts if isinstance(value := getattr(seen, name), Unknown)]
     for unit in () if isinstance(seen.units, Unknown) else seen.units:
         found += [f"{unit.name}: {unit.loaded}"] if isinstance(unit.loaded, Unknown) else []
     return found + [str(warning) for warning in seen.warnings]
