@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from daemon.domain.health import CardHealths, KernelLog
+from daemon.domain.health import KernelLog
 from daemon.domain.observation import (
     DropIn,
     Environment,
     Fence,
     Gpu,
-    GpuApp,
     Identity,
     Listener,
     Loaded,
@@ -190,8 +189,8 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
     identity = read(answer, "meta", _identity)
     if isinstance(identity, Unknown):
         return Unknown(Reason.LOOK_INCOMPLETE, identity.detail)
-    gpus, warnings = _gpus(answer)
-    health, kernel, log = _health(answer), *_kernel(answer)
+    (gpus, warnings), (kernel, log) = _gpus(answer), _kernel(answer)
+    health = _driver(answer, "health", parse_health)
     wrong = ailments(gpus, health, log)
     environ = read(answer, "environ", lambda section: process.parse_environ(section.data))
     processes = _processes(answer, environ)
@@ -201,7 +200,7 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         at_s=at_s,
         identity=identity,
         gpus=gpus if isinstance(gpus, Unknown) else judged(gpus, wrong),
-        apps=_apps(answer),
+        apps=_driver(answer, "apps", nvidia_smi.parse_apps),
         processes=processes,
         listeners=_listeners(answer),
         units=units,
@@ -240,26 +239,19 @@ def _gpus(answer: Answer) -> tuple[tuple[Gpu, ...] | Unknown, tuple[Unknown, ...
     return nvidia_smi.parse_gpus(section.exit_status, section.text)
 
 
-def _health(answer: Answer) -> CardHealths | Unknown:
-    section = answer.sections.get("health")
-    if section is None:
-        return Unknown(Reason.LOOK_INCOMPLETE, "section health is missing")
-    return parse_health(section.exit_status, section.text)
+def _driver(answer: Answer, name: str, parse: Callable[[int, str], T]) -> T | Unknown:
+    """What a question to the driver told; its exit statuses are nvidia-smi's own."""
+    section = answer.sections.get(name)
+    if section is None or not section.complete:
+        return _absent(answer, name)
+    return parse(section.exit_status, section.text)
 
 
 def _kernel(answer: Answer) -> tuple[KernelLog | Unknown, KernelLog]:
     """The kernel log, and what is known of it all the same when it could not be read this time."""
     section = answer.sections.get("kernel")
-    known = parse_kernel_log(section.text) if section is not None else KernelLog()
-    broken = failure(section, "kernel")
-    return (known, known) if broken is None else (broken, known)
-
-
-def _apps(answer: Answer) -> tuple[GpuApp, ...] | Unknown:
-    section = answer.sections.get("apps")
-    if section is None or not section.complete:
-        return _absent(answer, "apps")
-    return nvidia_smi.parse_apps(section.exit_status, section.text)
+    known = parse_kernel_log(section.text if section is not None and section.complete else "")
+    return read(answer, "kernel", lambda _: known), known
 
 
 def _optional(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | Unknown | None:

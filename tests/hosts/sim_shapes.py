@@ -5,8 +5,9 @@ and machine ids (by the order in which they appear); stamps of systemd (0 stays,
 job numbers; the test machine's own facts (container, memory, disk, uptime); cgroups of other hierarchies; figures
 behind the start in /proc/PID/stat, and there S for R; numbers of sessions and of sshd's startups, and the room behind
 sshd's titles; what a gate runs at that moment, and what ended during the look; dates, ports of clients and seconds in
-log lines, when the driver was asked for its counters, and how full disks are. Processes come in the order of awk's hash, so sections of them are sorted. A log is compared as the set of
-its lines, without those of the steps' questions for health and of systemd's KILLs, which race with the engine's.
+log lines, when the driver was asked for its counters, and how full disks are. Processes come in the order of awk's
+hash, so sections of them are sorted. A log is compared as the set of its lines, without those of the steps' questions
+for health and of systemd's KILLs, which race with the engine's.
 """
 
 from __future__ import annotations
