@@ -288,8 +288,10 @@ def _gpus_json(look: Observation, world: World) -> Any:
     ]
 
 
-def _strays_json(world: World, plan: Plan) -> list[JsonObject]:
+def _strays_json(world: World, plan: Plan) -> list[JsonObject] | None:
     """Without figures that move, as above: memory, ages and states are in the live list (`daemon.strays`)."""
+    if isinstance(plan.holders, Unknown):
+        return None
     return [
         {
             "pid": verdict.holder.process.id.pid,

@@ -148,9 +148,8 @@ async def test_what_survives_is_told_once_and_not_signalled_for_ever(asking: Ask
     for _ in range(40):
         await asking.stage.turn()
     assert asking.signals() == before
-    assert (
-        len([e for e in await asking.stage.store.events() if "survived KILL" in e.message and "ada" in e.message]) == 1
-    )
+    told = [its for its in await asking.stage.store.events() if "which ada asked to clear" in its.message]
+    assert [(its.count, its.result) for its in told] == [(1, "refused")]
 
 
 async def test_a_steady_host_with_strays_writes_nothing_while_they_are_listed(asking: Asking) -> None:

@@ -6,20 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from api.cli.connect import SHORT
+from api.cli.holders import gpu_table, not_known, stray_table
 from api.cli.text import age, block, fields, hanging, heading, labels_text, line, table
 from api.client import Client, Refused
 
+_WHY_CHARS = 300
+
 
 def describe_host(client: Client, name: str, number: int) -> None:
-    """A host: road, conditions, GPUs, the plan, strays, what is placed on it, drift, events."""
-    item = client.get("hosts", name)
+    """A host: road, conditions, GPUs and who holds them, the plan, strays, what is placed on it, drift, events."""
+    item, live = client.get("hosts", name), client.strays(name, managed=True)
     spec, status = item["spec"], item["status"]
     specs = client.objects("servingspecs")
     _head(item, _road(spec), ("Mode", spec.get("mode")), ("Machine", status.get("identity", {}).get("machineId")))
-    _conditions(status)
-    _gpus(status.get("gpus"), status.get("unread", {}))
-    _plan(status, None)
-    _strays(status.get("strays", []))
+    said = _conditions(status)
+    _gpus(status.get("gpus"), status.get("unread", {}), live)
+    _plan(status, None, said=said)
+    _strays(live, status.get("strays"))
     instances = [
         (its["metadata"]["name"], inst) for its in specs for inst in _instances(its) if inst.get("host") == name
     ]
@@ -58,19 +61,19 @@ def describe_spec(client: Client, name: str, number: int) -> None:
     heading("Placement")
     rows = [(role, host, gpus, port) for role, host, gpus, port in placements(spec)]
     table(("ROLE", "HOST", "GPUS", "PORT"), rows)
-    _conditions(status)
+    said = _conditions(status)
     instances = list(_instances(item))
     if instances:
         heading("Instances")
         table(_INSTANCE, [_instance(its) for its in instances])
         for its in instances:
-            if its.get("message"):
+            if its.get("message") not in said:
                 hanging(f"{its.get('unit')}: {its['message']}", indent=2)
     _drift(instances)
     units = {str(its.get("unit")) for its in instances} | set(_units(name, spec))
     for host in dict.fromkeys(host for _, host, _, _ in placements(spec)):
         try:
-            _plan(client.get("hosts", host)["status"], units, host)
+            _plan(client.get("hosts", host)["status"], units, host, said=said)
         except Refused as error:
             line(f"{host}: {error}")
     _events(client, "ServingSpec", name, number)
@@ -132,8 +135,8 @@ def _road(spec: dict[str, Any]) -> tuple[str, str]:
 _FIRST = ("Reachable", "Observed", "Ready", "Acting", "GPUsReady", "Degraded", "Stalled", "Progressing")
 
 
-def _conditions(status: dict[str, Any]) -> None:
-    """What decides comes first; a message that was already said is not said again."""
+def _conditions(status: dict[str, Any]) -> set[Any]:
+    """What decides comes first; a message that was already said is not said again. The messages said."""
     heading("Conditions")
     said: dict[str, str] = {}
     rows = []
@@ -147,18 +150,16 @@ def _conditions(status: dict[str, Any]) -> None:
         table(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
     else:
         line("  none yet: not observed")
+    return {None, "", *said}
 
 
-def _gpus(gpus: Any, unread: dict[str, str]) -> None:
+def _gpus(gpus: Any, unread: dict[str, str], live: dict[str, Any]) -> None:
     if isinstance(gpus, dict):
         heading("GPUs")
         line(f"  unknown: {gpus.get('unknown')} {gpus.get('detail', '')}")
     elif gpus:
         heading("GPUs")
-        rows = [
-            (its.get("index"), its.get("product"), its.get("uuid"), its.get("driver"), _health(its)) for its in gpus
-        ]
-        table(("GPU", "PRODUCT", "UUID", "DRIVER", "HEALTH"), rows)
+        gpu_table(gpus, live)
         for its in gpus:
             for ailment in its.get("ailments", []):
                 hanging(f"GPU {its.get('index')}: {ailment}", indent=2)
@@ -169,14 +170,8 @@ def _gpus(gpus: Any, unread: dict[str, str]) -> None:
 _PARTS = {"health": "the driver's counters", "kernelLog": "the kernel log", "space": "free space"}
 
 
-def _health(gpu: dict[str, Any]) -> str:
-    if gpu.get("fault"):
-        return f"unusable: {gpu['fault']}"
-    return f"usable, {gpu['warning']}" if gpu.get("warning") else "usable"
-
-
-def _plan(status: dict[str, Any], units: set[str] | None, host: str = "") -> None:
-    """The plan: of a host, or only what concerns some units of it."""
+def _plan(status: dict[str, Any], units: set[str] | None, host: str = "", *, said: set[Any]) -> None:
+    """The plan: of a host, or only what concerns some units of it. What was `said` already is not said again."""
     if "plan" not in status:
         return
     plan = [its for its in status["plan"] if units is None or units & set(str(its.get("target")).split(", "))]
@@ -188,22 +183,35 @@ def _plan(status: dict[str, Any], units: set[str] | None, host: str = "") -> Non
         line("  nothing to do" if observed(status) else "  unknown: the host was not observed")
     if plan:
         rows = [
-            (at + 1, its.get("action"), its.get("target"), its.get("reason"), its.get("why"))
+            (at + 1, its.get("action"), its.get("target"), its.get("reason"), _cut(its.get("why")))
             for at, its in enumerate(plan)
         ]
         table(("#", "ACTION", "ON", "REASON", "WHY"), rows)
     for unit, its in blocked.items():
-        line(f"  {unit} waits: {its.get('reason')}: {its.get('detail')}")
+        detail = "as said above" if its.get("detail") in said else its.get("detail")
+        said.add(its.get("detail"))
+        hanging(f"{unit} waits: {its.get('reason')}: {detail}", indent=2)
 
 
-def _strays(strays: list[dict[str, Any]]) -> None:
-    if strays:
+def _cut(why: Any) -> str:
+    """The beginning of what may name every process of a host: they are listed below."""
+    text = str(why or "")
+    return text if len(text) <= _WHY_CHARS else text[:_WHY_CHARS] + " …"
+
+
+def _strays(live: dict[str, Any], stored: list[dict[str, Any]] | None) -> None:
+    """As last seen; what was last written of them while nothing is known."""
+    strays = [its for its in live["items"] or () if its["owner"] != "managed"]
+    unclear = list(not_known(live)) if live["gpus"] is not None else []
+    if strays or unclear:
         heading("Strays")
-        rows = [
-            (its.get("pid"), its.get("owner"), its.get("verdict"), f"{its.get('what')} ({its.get('proof')})")
-            for its in strays
-        ]
+    elif live["items"] is None and stored:
+        heading("Strays (as last written)")
+        rows = [(its.get("pid"), its.get("owner"), its.get("verdict"), its.get("what")) for its in stored]
         table(("PID", "OWNER", "VERDICT", "WHAT"), rows)
+    for text in unclear:
+        hanging(text, indent=2)
+    stray_table([{**live, "items": strays}], named=False)
 
 
 _INSTANCE = ("UNIT", "HOST", "READY", "REASON", "STATE", "PID")

@@ -59,7 +59,7 @@ def get(
         whole = items[0] if name else {"apiVersion": "stoker/v1", "kind": "List", "items": items}
         typer.echo(json.dumps(whole, indent=2, ensure_ascii=True))
     elif output is Output.YAML:
-        typer.echo(_yaml(items), nl=False)
+        typer.echo(yaml_text(items), nl=False)
     else:
         _tables(found, paused, selector, wide=output is Output.WIDE)
 
@@ -133,7 +133,7 @@ def _items(client: Client, plural: str, name: str | None, selector: str) -> list
     return [client.get(plural, name)] if name else client.objects(plural, selector)
 
 
-def _yaml(items: list[dict[str, Any]]) -> str:
+def yaml_text(items: list[dict[str, Any]]) -> str:
     """YAML that can be applied again; nothing in it moves a terminal."""
     text = write_yaml(items)
     return text if all(safe(part) == part for part in text.splitlines()) else write_yaml(items, ascii_only=True)

@@ -98,8 +98,10 @@ def fields(pairs: Iterable[tuple[str, object]]) -> None:
         console().print(Text.assemble((f"{name}:".ljust(left), "bold"), value))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = True) -> None:
-    """Aligned columns, the last of which may be prose.
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = True, least: int = _LEAST_PROSE
+) -> None:
+    """Aligned columns, the last of which may be prose of at least `least` cells.
 
     Where the terminal is too narrow the last column is wrapped, or put below its row, or each value gets a line of its
     own: nothing is lost. With `cut` off rows are left longer than the terminal. In a pipe a row is a line.
@@ -108,7 +110,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = 
     widths = [max(cell_len(text) for text in column) for column in zip(head, *cells, strict=True)]
     before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
     room = _width() if cut else PIPE_WIDTH
-    if before + widths[-1] <= room or before + _LEAST_PROSE <= room:
+    if before + widths[-1] <= room or before + least <= room:
         _print_rows(head, cells, widths, room - before)
     elif before <= room:
         _print_rows(head[:-1], [row[:-1] for row in cells], widths, 0, below=[row[-1] for row in cells], room=room)

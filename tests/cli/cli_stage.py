@@ -36,14 +36,17 @@ class FakeHands:
     recording: dict[str, Any] = field(default_factory=dict)
     strays: Strays = field(init=False)
     memories: dict[str, HostMemory] = field(default_factory=dict)
-    poked: Callable[[str], None] = lambda name: None
+    clock: Callable[[], float] = monotonic
 
     def look_into(self, store: Store) -> None:
         """Let it have its strays: the real ones, over memories that a test fills."""
-        self.strays = Strays(store, self.memories.get, self.poke, monotonic, wall_clock)
+        self.strays = Strays(store, self.memories.get, self.poke, self.now_s, wall_clock)
+
+    def now_s(self) -> float:
+        return self.clock()
 
     def poke(self, host_name: str) -> None:
-        self.poked(host_name)
+        return None
 
     def ready(self) -> bool:
         return True
