@@ -206,7 +206,9 @@ END {
     for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X") bad = bad denied[p] "\n" # a zombie holds nothing
     for (p in main) seed[p] = 1
     for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
-    do { grown = 0; for (p in ppid) if (!(p in want) && ppid[p] > 1 && (ppid[p] in want)) { want[p] = 1; grown = 1 } } while (grown)
+    # Up from each process to one that is decided: no chain of processes, however long, is walked twice.
+    for (p in ppid) { n = 0; for (q = p; !(q in want) && !(q in apart) && ppid[q] > 1 && (ppid[q] in ppid); q = ppid[q]) { apart[q] = 1; way[++n] = q }
+        if (q in want) for (; n > 0; n--) want[way[n]] = 1 }
     for (p in ppid) if (whole || (pgrp[p] in groups)) want[p] = 1
     for (p in want) for (q = parent_of(p); q > 0 && !(q in up); q = parent_of(q)) up[q] = 1
     for (q in up) want[q] = 1

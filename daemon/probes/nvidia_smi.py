@@ -14,7 +14,8 @@ from daemon.domain.observation import Gpu, GpuApp, Unknown
 from daemon.domain.status import Reason
 
 PARTIAL_EXIT = 14  # infoROM corrupted: rows stay good (tool's manual, seen on 450 to 580)
-_NO_VALUE = frozenset({"", "N/A", "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"})
+_ERROR = "[Unknown Error]"
+_NO_VALUE = frozenset({"", "N/A", "[N/A]", "[Not Supported]", _ERROR, "[Insufficient Permissions]"})
 _NO_VALUE_LONG = frozenset({"[Requested functionality has been deprecated]", "[Not Found]", "[Not Available]"})
 _FAULTS = {"[GPU requires reset]": Reason.GPU_NEEDS_RESET, "[GPU is lost]": Reason.GPU_LOST}
 _WARNING = re.compile(r"WARNING: infoROM is corrupted at gpu (\S+)", re.IGNORECASE)
@@ -112,6 +113,8 @@ def _gpu(line: str, warnings: list[Unknown]) -> Gpu | None:
     if not (_WHOLE.fullmatch(index) and _UUID.fullmatch(uuid) and uuid.startswith("GPU-")):
         return None
     fault = next((_FAULTS[cell] for cell in cells if cell in _FAULTS), None)
+    if fault is None and _ERROR in figures[:2]:  # memory that could not be read is not a card without memory of its own
+        fault = Reason.DEVICE_HANDLE_ERROR
     numbers: list[int | None] = []
     for cell in figures if mig in _MIG_MODES else (*figures, mig):
         try:

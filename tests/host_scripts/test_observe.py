@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon import host
 from daemon.domain.observation import Fence, Observation, Process, Unknown
 from daemon.domain.status import Reason
 from daemon.probes.report import parse_observation
@@ -341,3 +344,20 @@ def test_a_drop_in_that_is_no_small_text_hides_nothing_else(box: Box, text: byte
     assert answer.sections["texts"].exit_status == 0
     assert b"ExecStart=/bin/true" in answer.sections["texts"].data
     assert said(answer, "dropins") == [f"{UNIT} {folder}/plain.conf"]
+
+
+def test_a_long_chain_of_processes_is_walked_once(tmp_path: Path) -> None:
+    """Of 20,000 processes each is the last one's child, in any order; one near the top holds a card. Walked anew for
+    each generation, as it once was, this took minutes."""
+    program = re.search(r"(?s)CHOOSE='\n(.*?)'\n", host.helper_text().decode())
+    assert program is not None
+    pids = [1, *random.sample(range(2, 400_000), 20_000)]
+    parents = zip(pids, [0, *pids], strict=False)
+    table = "".join(f"/proc/{pid}/stat\n{pid} (x) S {parent} {pid} {pid} 0\n" for pid, parent in parents)
+    (tmp_path / "all").write_text(table, encoding="ascii")
+    (tmp_path / "apps").write_text(f"GPU-0, {pids[3]}, a, 3\n", encoding="ascii")
+    constants = {"units": "", "devices": "/dev/nvidia", "ports": "", "dir": str(tmp_path), "self": pids[5], "whole": 0}
+    assigned = [word for key, value in constants.items() for word in ("-v", f"{key}={value}")]
+    files = ["mode=apps", str(tmp_path / "apps"), "mode=all", str(tmp_path / "all")]
+    done = subprocess.run(["awk", *assigned, program[1], *files], capture_output=True, timeout=90, check=True)
+    assert set(map(int, done.stdout.split(b"\n")[0].split())) == set(pids)

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from daemon.domain.observation import Unknown
 from daemon.domain.status import Reason
 from daemon.probes.nvidia_smi import number, parse_apps, parse_gpus
+from daemon.probes.process import text as process_text
 
+pytestmark = pytest.mark.strays
 GOLDEN = Path(__file__).parent.parent / "golden" / "nvidia_smi"
 CASES = sorted(path.name for path in GOLDEN.glob("*.txt"))
 
@@ -26,7 +28,7 @@ CASES = sorted(path.name for path in GOLDEN.glob("*.txt"))
 def understood(name: str) -> Any:
     """What the parsers make of a recorded answer, as plain data."""
     _, query, exit_status, _ = name.rsplit(".", 3)
-    text = (GOLDEN / name).read_text(encoding="utf-8")
+    text = process_text((GOLDEN / name).read_bytes())
     if query == "apps":
         apps = parse_apps(int(exit_status), text)
         return {"unknown": asdict(apps)} if isinstance(apps, Unknown) else {"apps": [asdict(app) for app in apps]}
