@@ -29,7 +29,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest -q -m "not hosts and not bench"
 
-# Five parts, so that `make -j2 -O hosts` can run them side by side: most of each is waiting.
+# Five parts: .ci/run does two at once, since most of each is waiting, and the timed one alone.
 hosts: hosts-main hosts-fleet hosts-strays hosts-long hosts-timed
 LONG := $(addprefix tests/hosts/test_,crash_points.py demo_faults.py)
 TIMED := $(addprefix tests/hosts/test_,demo_bare_root.py watch.py cut_off.py)
