@@ -118,7 +118,7 @@ def stand_ins() -> None:
 
 
 def serve(folder: Path, work: Work) -> tuple[str, dict[str, str]]:
-    """SSH server and daemon; the host key line and the environment."""
+    """SSH server and daemon; the host key line, and the environment that the command line finds it by."""
     for name in ("host", "client"):
         key = asyncssh.generate_private_key("ssh-ed25519")
         key.write_private_key(str(folder / name))
@@ -218,7 +218,7 @@ def plant(folder: Path, work: Work, marks: dict[str, str]) -> None:
 def run(out: Path, folder: Path, work: Work) -> dict[str, Any]:
     """The whole story; figures."""
     stand_ins()
-    line, _ = serve(folder, work)
+    line, env = serve(folder, work)
     api = Api((folder / "data" / "token").read_text().strip())
     api.put("Host", "hosts", "a", host_spec(line, "observe"))
     uid = api.put("ServingSpec", "servingspecs", "m", SPEC)["metadata"]["uid"]
@@ -228,6 +228,7 @@ def run(out: Path, folder: Path, work: Work) -> dict[str, Any]:
     others = {name: pid for name, pid in work.pids.items() if pid not in ours and name != "launcher"}
     until(lambda: {p for p, row in api.strays().items() if row["owner"] == "orphan-proven"} == ours, "attribution", 60)
     attribution = {pid: (row["owner"], row["proof"]) for pid, row in api.strays().items()}
+    record(out / "orphans.yaml", env)
     cards = Cards()
     watching = threading.Thread(target=cards.watch)
     watching.start()
@@ -235,16 +236,23 @@ def run(out: Path, folder: Path, work: Work) -> dict[str, Any]:
     assert all(alive(pid) for pid in others.values()), "a process of somebody else was ended"
     until(lambda: api.ready()["reason"] == "ForeignHolder", "blocked by the foreign ones", 60)
     told["blocked"] = api.ready()["message"]
+    record(out / "foreign-left.yaml", env)
     for name in ("foreign", "other-user"):
         os.kill(work.pids[name], signal.SIGKILL)
     until(lambda: "start" in (Path("/run/systemd/stand-in/calls").read_text()), "the start", 60)
-    told["start after foreign gone"] = True
+    told["started once the others were gone"] = True
     cards.ended.set()
     watching.join()
     told["attribution"] = {work_name(work, pid): row for pid, row in attribution.items()}
     told["others alive"] = {name: alive(pid) for name, pid in others.items()}
-    keep(out, api, cards, folder)
+    told["looks"] = looks(keep(out, api, cards, folder))
     return told
+
+
+def record(file: Path, env: dict[str, str]) -> None:
+    """One look, kept whole."""
+    words = [sys.executable, "-c", "from api.cli import main; main()", "record", "a", "-o", str(file)]
+    subprocess.run(words, env=env, cwd=ROOT, check=True)
 
 
 def work_name(work: Work, pid: int) -> str:
@@ -265,14 +273,23 @@ def cleared(api: Api, work: Work, cards: Cards, line: str) -> dict[str, Any]:
     return told
 
 
-def keep(out: Path, api: Api, cards: Cards, folder: Path) -> None:
-    """Events, memory over time, the daemon's metrics."""
+def looks(metrics: str) -> dict[str, float]:
+    """How many there were, and the mean of their seconds."""
+    found = dict(line.split(" ") for line in metrics.splitlines() if line.startswith("stoker_look_seconds_"))
+    total, count = float(found["stoker_look_seconds_sum"]), float(found["stoker_look_seconds_count"])
+    return {"count": count, "mean s": round(total / count, 3)}
+
+
+def keep(out: Path, api: Api, cards: Cards, folder: Path) -> str:
+    """Events, memory over time, the daemon's log and metrics; gives the metrics."""
     (out / "events.json").write_text(json.dumps(api.events(), indent=1))
     (out / "memory.json").write_text(json.dumps(cards.series))
     (out / "host.json").write_text(json.dumps(api.call("GET", "/api/v1/hosts/a"), indent=1))
     headers = {"Authorization": f"Bearer {api.token}"}
-    (out / "metrics.txt").write_text(httpx.get(f"{ADDRESS}/metrics", headers=headers, timeout=30).text)
+    text = httpx.get(f"{ADDRESS}/metrics", headers=headers, timeout=30).text
+    (out / "metrics.txt").write_text(text)
     shutil.copy(folder / "daemon.log", out / "daemon.log")
+    return text
 
 
 def main() -> None:
