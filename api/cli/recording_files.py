@@ -36,8 +36,8 @@ def read_recording(source: str, more: list[Found]) -> tuple[RecordingForm, list[
         raise _at(origin, problems_of(error, recordings[0])) from None
     if (bad := base64_problem(form)) is not None:
         raise AdmissionError([Problem(f"{origin}: sections.{bad}.base64", "is not base64")])
-    others = [found_in(origin, one) for one in documents if one is not recordings[0]]
-    known = [found_in(f"{origin}: knows", one) for one in form.knows.manifests]
+    others = [_found(origin, one) for one in documents if one is not recordings[0]]
+    known = [_found(f"{origin}: knows", one) for one in form.knows.manifests]
     return form, list({(one.kind, one.name): one for one in (*known, *others, *more)}.values())
 
 
@@ -56,6 +56,13 @@ def declared_in(found: list[Found]) -> tuple[dict[str, HostSpec], list[SpecOf]]:
                 about = manifest.metadata
                 specs.append(SpecOf(about.name, manifest.spec, about.uid, about.generation or 1))
     return hosts, specs
+
+
+def _found(origin: str, document: Any) -> Found:
+    try:
+        return found_in(origin, document)
+    except AdmissionError as error:
+        raise _at(origin, error.problems) from None
 
 
 def _at(origin: str, problems: list[Problem]) -> AdmissionError:

@@ -201,7 +201,7 @@ class InstanceForm(Model):
     role: Word = "server"
     unit: Word
     path: Word
-    gpus: list[tuple[int, str]] = Field(default_factory=list, strict=False)
+    gpus: list[Annotated[tuple[int, str], Field(strict=False)]] = Field(default_factory=list)
     written_sha256: str = ""
     written_launch: str = ""
     started_launch: str = ""
