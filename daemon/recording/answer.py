@@ -23,7 +23,7 @@ def answer_of(form: RecordingForm, declared: Mapping[str, AsDeclared] | None = N
     if not form.complete:
         last = next(reversed(_plain(form)), "none")
         return Unknown(Reason.LOOK_INCOMPLETE, f"the end mark never came; the last section is {last}")
-    given = {name: _section(name, one) for name, one in _plain(form).items()}
+    given = {name: _section(name, one, by_hand=form.helper is None) for name, one in _plain(form).items()}
     made = {name: Section(name, 0, 0, data) for name, data in _hand(form, given, declared or {}).sections().items()}
     return Answer("observe", form.helper or 0, form.exit_status, {**made, **given}, absent=Reason.NOT_RECORDED)
 
@@ -36,8 +36,11 @@ def _plain(form: RecordingForm) -> dict[str, SectionForm]:
     return {name: one for name, one in found.items() if isinstance(one, SectionForm)}
 
 
-def _section(name: str, one: SectionForm) -> Section:
+def _section(name: str, one: SectionForm, *, by_hand: bool) -> Section:
+    """Who writes by hand may leave the last line's end out: whether it came, `complete` says."""
     data = data_of(one)
+    if by_hand and one.base64 is None and data[-1:] not in (b"", b"\n", b"\0"):
+        data += b"\n"
     if name == "gpus":
         data = gpus_text(data.decode("utf-8", "replace")).encode()
     elif name == "apps":

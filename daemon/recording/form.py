@@ -232,7 +232,10 @@ class KnowsForm(Model):
 
 
 class RecordingForm(Model):
-    """One look, whole or in part. `complete` false: its end mark never came, so that nothing of it counts."""
+    """One look, whole or in part. `complete` false: its end mark never came, so that nothing of it counts.
+
+    `helper` is the version of the helper that answered; without one it was written by hand.
+    """
 
     recording: Literal["stoker/v1"]
     host: Annotated[str, Field(max_length=253), AfterValidator(_encodable)] = "recorded"

@@ -38,6 +38,9 @@ COMMANDS = {
     "nvfds": "find /proc/PID/fd -lname '/dev/nvidia*'",
     "sockets": "cat /proc/net/tcp /proc/net/tcp6, with the owners of the sockets",
     "sessions": "grep -sH '^LEADER=[0-9]' /run/systemd/sessions/*",
+    "health": "nvidia-smi --query-gpu=uuid,ecc.errors.uncorrected.volatile.total,… --format=csv,noheader,nounits",
+    "kernel": "dmesg, the lines of cards and of want of memory",
+    "space": "stat -f -c '%b %f %a %S %c %d %n' /dev/shm …",
     "exe": "find /proc/PID/cwd /proc/PID/exe -printf …",
 }
 

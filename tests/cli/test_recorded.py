@@ -55,6 +55,16 @@ def test_a_recording_of_cards_alone_says_of_all_else_that_it_is_not_recorded() -
     assert look["plan"] == []
 
 
+def test_text_written_by_hand_may_lack_its_last_lines_end_and_a_tools_own_may_not() -> None:
+    row = "0, GPU-1, 00000000:00:06.0, NVIDIA H200, 580.159.04, 143771, 5, 0, 35, Disabled"
+    document: dict[str, Any] = {"recording": "stoker/v1", "sections": {"gpus": row, "apps": "GPU-1, 5, x, 818"}}
+    look = said("replay", "-", stdin=json.dumps(document))["observation"]
+    assert (look["gpus"][0]["memoryUsedMib"], look["apps"][0]["pid"]) == (5, 5)
+    look = said("replay", "-", stdin=json.dumps(document | {"helper": 3}))["observation"]
+    assert "unknown" in look["gpus"]
+    assert "unknown" in look["apps"]
+
+
 def test_processes_whose_units_were_not_recorded_are_nobodys_for_sure() -> None:
     text = (GOLDEN / "b14-never-by-interpreter.yaml").read_text()
     start, end = text.index("  units:"), text.index("  sessions:")
