@@ -75,11 +75,12 @@ ask_kernel() { # starts a reading when one is due; only the first of a boot is w
     [ -z "$read_at" ] || [ $((mine - read_at)) -ge "$KERNEL_TICKS" ] || return 0
     ! reads_kernel || return 0
     [ -e "$RUN/kernel/lines" ] || : >"$RUN/kernel/lines"
+    # By exec, since a shell keeps copies of what it redirects for a function: whoever asked would wait for their end.
     if [ -z "$read_at" ]; then
-        read_kernel 1 </dev/null >/dev/null 2>&1 9>&- &
+        { exec </dev/null >/dev/null 2>&1 9>&-; read_kernel 1; } &
         kernel_job=$!
     else
-        read_kernel 5 </dev/null >/dev/null 2>&1 9>&- &
+        { exec </dev/null >/dev/null 2>&1 9>&-; read_kernel 5; } &
     fi
 }
 

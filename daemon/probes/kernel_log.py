@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from daemon.domain.health import KernelLog, OomKill, PciAddress, SwitchError, Xid
-from daemon.probes.xid import RECOVERY_CHANGED
+from daemon.probes.xid import RECOVERY_CHANGED, UNUSABLE
 
 MAX_LINE = 2000
 MAX_EACH = 256
@@ -125,7 +125,8 @@ class _Standing:
             if _WELL.match(xid.after or ""):
                 self._well(card, by_person=False)
                 return
-        self._vouched.discard(card)
+        if xid.code in UNUSABLE or xid.code == RECOVERY_CHANGED:
+            self._vouched.discard(card)
         self._xids.pop((card, xid.code), None)
         self._xids[card, xid.code] = xid
 
