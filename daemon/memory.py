@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SignalName, UnitVerb, kind_of
-from daemon.domain.observation import Observation, ProcessId, Unknown
+from daemon.domain.observation import Observation, ProcessId, Unit, Unknown
+from daemon.domain.status import Reason
 from daemon.planner.cards import Card, seen
 from daemon.planner.plan import Plan
 from daemon.planner.waits import Wait
@@ -28,6 +29,10 @@ class Asked:
     by: str
     at_s: float
 
+
+_CARDS_GONE = frozenset(
+    {Reason.GPU_LOST, Reason.DEVICE_HANDLE_ERROR, Reason.DRIVER_NOT_LOADED, Reason.DRIVER_LIBRARY_MISMATCH}
+)
 
 Ground = tuple[object, ...]
 
@@ -69,6 +74,8 @@ class HostMemory:
     own: dict[str, str] = field(default_factory=dict)  # unit → the invocation that our last start led to
     effective: dict[str, EffectiveFact] = field(default_factory=dict)
     known_gpus: tuple[str, ...] = ()  # the host's UUIDs at first sight, as stored
+    unwell: set[str] = field(default_factory=set)  # cards that were unusable or gone
+    recovered: set[str] = field(default_factory=set)  # those of them that the last look found well again
     restarts: dict[str, int] = field(default_factory=dict)  # unit → those we ordered
     startup_s: dict[str, float] = field(default_factory=dict)  # unit → of its last start that we saw whole
     rows: tuple[StoredInstance, ...] = ()
@@ -88,6 +95,7 @@ class HostMemory:
             self._forget_boot(look.identity.boot_id)
         self._see_own(look)
         self.cards = seen(self.cards, look, now_s)
+        self._see_health(look)
         if isinstance(look.processes, Unknown):
             return
         here = {process.id for process in look.processes}
@@ -144,6 +152,24 @@ class HostMemory:
                 self.strays[target] = replace(fact, term_at_s=now_s)
             elif fact is not None and signal == "KILL":
                 self.strays[target] = replace(fact, kill_at_s=now_s)
+
+    def _see_health(self, look: Observation) -> None:
+        """Which cards are well again since the last look."""
+        if isinstance(look.gpus, Unknown):
+            self.unwell |= set(self.known_gpus) if look.gpus.reason in _CARDS_GONE else set()
+            self.recovered = set()
+            return
+        well = {gpu.uuid for gpu in look.gpus if gpu.fault is None}
+        self.recovered = self.unwell & well
+        self.unwell |= {*self.known_gpus, *(gpu.uuid for gpu in look.gpus)}
+        self.unwell -= well
+
+    def note_seen(self, desired: Desired, unit: Unit) -> None:
+        """An instance runs, or gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""
+        if unit.running:
+            self.note_held(desired)
+        elif unit.active_state == "failed" and desired.gpu_uuids & self.recovered:
+            self.cleared.add(unit.name)
 
     def note_held(self, desired: Desired) -> None:
         """An instance of ours runs: its cards and ports have been ours since this boot."""

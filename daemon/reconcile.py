@@ -188,8 +188,8 @@ class Reconciler:
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
             unit = look.unit(one.unit) if isinstance(look, Observation) else None
-            if unit is not None and not isinstance(unit, Unknown) and unit.running:
-                memory.note_held(one)
+            if unit is not None and not isinstance(unit, Unknown):
+                memory.note_seen(one, unit)
         return World(
             name=declared.object.name,
             host=declared.spec,
@@ -333,7 +333,7 @@ class Reconciler:
             self._note_down(unit.name, unit.active_state == "active", memory)
             if unit.active_state == "failed" and memory.told.get(unit.name) != unit.invocation_id:
                 memory.told[unit.name] = unit.invocation_id
-                await self._tell_failed(road, world.name, desired, unit)
+                await self._tell_failed(road, world.observation, desired, unit)
             if before == unit.invocation_id:
                 continue
             if unit.name in memory.ours:
@@ -342,7 +342,7 @@ class Reconciler:
             if before is None:
                 continue
             self._metrics.restarts.labels("systemd" if unit.restarts > 0 else "by-hand").inc()
-            text, failure = await evidence_of(road, unit.name, before)
+            text, failure = await evidence_of(road, unit.name, before, world.observation)
             event = Event(
                 reason=failure,
                 message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} times by systemd)",
@@ -354,12 +354,12 @@ class Reconciler:
             memory.down_since.setdefault(unit.name, self._clock())
             await self._store.add_event(event, self._wall())
 
-    async def _tell_failed(self, road: Asks, host: str, desired: Desired, unit: Unit) -> None:
+    async def _tell_failed(self, road: Asks, look: Observation, desired: Desired, unit: Unit) -> None:
         """The end of a unit that systemd does not start again, told once with the journal's evidence."""
-        text, failure = await evidence_of(road, unit.name, unit.invocation_id)
+        text, failure = await evidence_of(road, unit.name, unit.invocation_id, look)
         event = Event(
             reason=failure,
-            message=f"{unit.name} on {host} failed: {unit.result}, exit status {unit.exec_main_status}",
+            message=f"{unit.name} on {look.host} failed: {unit.result}, exit status {unit.exec_main_status}",
             kind="ServingSpec",
             name=desired.declared.spec_name,
             severity="Warning",
