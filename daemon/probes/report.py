@@ -250,7 +250,8 @@ def _driver(answer: Answer, name: str, parse: Callable[[int, str], T]) -> T | Un
 def _kernel(answer: Answer) -> tuple[KernelLog | Unknown, KernelLog]:
     """The kernel log, and what is known of it all the same when it could not be read this time."""
     section = answer.sections.get("kernel")
-    known = parse_kernel_log(section.text if section is not None and section.complete else "")
+    said = section.text if section is not None and section.complete else ""
+    known = parse_kernel_log(said[: said.rfind("\n") + 1])  # a last line without its end was cut
     return read(answer, "kernel", lambda _: known), known
 
 

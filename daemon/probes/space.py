@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 
 from daemon.domain.health import Space
+from daemon.probes.process import whole_lines
 
-_ROW = re.compile(r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,10}) (\d{1,19}) (\d{1,19}) (/\S{0,200})")
+_ROW = re.compile(r"([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,10}) ([0-9]{1,19}) ([0-9]{1,19}) (/\S{0,200})")
 
 
 def parse_space(text: str) -> tuple[Space, ...]:
     """One row a path, in order. Raises ValueError on anything else."""
-    return tuple(_space(line) for line in text.split("\n") if line.strip())
+    return tuple(_space(line) for line in whole_lines(text) if line.strip())
 
 
 def _space(line: str) -> Space:
