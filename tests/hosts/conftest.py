@@ -11,6 +11,7 @@ from harness.build import ssh_key
 from harness.nested import Nested
 
 from tests.hosts.running import Daemon
+from tests.hosts.strays import CARDS, Ground, Lane
 
 MakeHost = Callable[..., TestHost]
 
@@ -83,3 +84,30 @@ def daemon(tmp_path: Path, host_pool: Pool) -> Iterator[Daemon]:
     running.start()
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="module")
+def ground(host_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """A host of many cards with a daemon, kept for the module's tests; each takes lanes of its own."""
+    host = host_pool.make_host("many", gpus=CARDS)
+    running = Daemon(tmp_path_factory.mktemp("ground") / "data", ssh_key())
+    try:
+        running.start()
+        yield Ground(running, host)
+    finally:
+        running.kill()
+        host_pool.release(host)
+
+
+@pytest.fixture
+def make_lane(ground: Ground) -> Iterator[Callable[..., Lane]]:
+    """make_lane(…): a spec on a card of its own, not declared yet; deleted after the test."""
+    made: list[Lane] = []
+
+    def make(**more: object) -> Lane:
+        made.append(ground.lane(**more))
+        return made[-1]
+
+    yield make
+    for lane in made:
+        lane.remove()

@@ -55,26 +55,26 @@ def process(host: TestHost, pid: int, session: subprocess.Popen[bytes] | None = 
 
 def unrelated(host: TestHost, *, gpu: int | None = None, mib: int = 4096, port: int | None = None) -> Bystander:
     """Somebody's python3 in a service of its own, with or without GPU memory."""
-    path = _pid_file()
+    path = pid_file()
     unit = f"bystander-{next(_numbers)}"
-    host.sh(f"systemd-run --quiet --unit={unit} {_program(path, gpu, mib, port=port)}")
-    return _started(host, path)
+    host.sh(f"systemd-run --quiet --unit={unit} {program(path, gpu, mib, port=port)}")
+    return started(host, path)
 
 
 def other_user(host: TestHost, *, gpu: int, mib: int = 20480, title: str = "sglang::scheduler_TP0") -> Bystander:
     """A process of alice that looks like an engine's, started by hand in a session that has ended."""
-    path = _pid_file()
-    host.ssh(f"setsid nohup {_program(path, gpu, mib, title=title)} >/dev/null 2>&1 </dev/null &", user="alice")
-    return _started(host, path)
+    path = pid_file()
+    host.ssh(detached(program(path, gpu, mib, title=title)), user="alice")
+    return started(host, path)
 
 
 def in_docker(host: TestHost, *, gpu: int, mib: int = 20480, title: str = "VLLM::EngineCore") -> Bystander:
     """An engine-titled process in a container's scope, as docker with systemd's cgroups makes them."""
-    path = _pid_file()
+    path = pid_file()
     scope = f"docker-{next(_numbers):064x}.scope"
-    run = f"systemd-run --quiet --scope --unit={scope} {_program(path, gpu, mib, title=title)}"
+    run = f"systemd-run --quiet --scope --unit={scope} {program(path, gpu, mib, title=title)}"
     host.sh(f"setsid {run} >/dev/null 2>&1 </dev/null &")
-    return _started(host, path)
+    return started(host, path)
 
 
 def by_hand(
@@ -104,7 +104,7 @@ def by_hand(
 
 def login_shell(host: TestHost, *, user: str = "root", env: Mapping[str, str] | None = None) -> Bystander:
     """A person's shell: a real ssh session with a terminal, with these variables in its environment."""
-    path = _pid_file()
+    path = pid_file()
     words = [f"{name}={value}" for name, value in (env or {}).items()]
     command = f"echo $$ >{path}; exec env {shlex.join(words)} bash --login -i"
     session = subprocess.Popen(
@@ -112,7 +112,7 @@ def login_shell(host: TestHost, *, user: str = "root", env: Mapping[str, str] | 
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     host.on_clean(session.kill)
-    return _started(host, path, session)
+    return started(host, path, session)
 
 
 def listener(host: TestHost, port: int) -> int:
@@ -123,18 +123,30 @@ def listener(host: TestHost, port: int) -> int:
     return int(text.split("pid=")[1].split(",")[0])
 
 
-def _program(path: str, gpu: int | None, mib: int, *, title: str | None = None, port: int | None = None) -> str:
-    argv = ["/usr/bin/python3", PROGRAM, "--pid-file", path]
+def detached(command: str) -> str:
+    """That command as people leave it behind when they log out."""
+    return f"setsid nohup {command} >/dev/null 2>&1 </dev/null &"
+
+
+def program(
+    path: str, gpu: int | None, mib: int = 20480, *, title: str | None = None, port: int | None = None,
+    address: str | None = None, more: tuple[str, ...] = (),
+) -> str:  # fmt: skip
+    """The command line of the program that holds what it is told to; writes its pid to `path` once it does."""
+    argv = ["/usr/bin/python3", PROGRAM, "--pid-file", path, *more]
     argv += ["--gpu", f"{gpu}:{mib}"] if gpu is not None else []
     argv += ["--port", str(port)] if port is not None else []
+    argv += ["--address", address] if address is not None else []
     argv += ["--title", title] if title is not None else []
     return shlex.join(argv)
 
 
-def _pid_file() -> str:
+def pid_file() -> str:
+    """A name that no other process of this run has."""
     return f"/tmp/bystander-{next(_numbers)}.pid"
 
 
-def _started(host: TestHost, path: str, session: subprocess.Popen[bytes] | None = None) -> Bystander:
+def started(host: TestHost, path: str, session: subprocess.Popen[bytes] | None = None) -> Bystander:
+    """The process whose pid comes to stand first in that file."""
     host.wait_until(f"test -s {path}")
-    return process(host, int(host.read(path)), session)
+    return process(host, int(host.read(path).split()[0]), session)

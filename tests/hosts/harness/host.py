@@ -97,6 +97,14 @@ class TestHost:
             raise HostError(f"{self.name}: ssh `{cmd}` exited {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
+    def outside(self, cmd: str) -> None:
+        """Runs a shell command of this machine in the host's pid namespace, with mounts that end with it.
+
+        Raises CalledProcessError.
+        """
+        argv = ["nsenter", "-t", str(self._init()), "-p", "--", "unshare", "-m", "/bin/sh", "-ec", cmd]
+        subprocess.run(argv, check=True, capture_output=True, text=True)
+
     def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """Puts a file there at once and whole, with its folders."""
         folder = path.rpartition("/")[0] or "/"

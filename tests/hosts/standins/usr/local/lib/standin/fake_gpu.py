@@ -67,11 +67,16 @@ def holders():
     return live, lingering
 
 
+def own_pid():
+    """The calling process's number as /proc here has it: one in a pid namespace of its own has another for itself."""
+    return int(os.readlink("/proc/self"))
+
+
 def hold(rows):
     """Makes the calling process a holder of `(card, MiB)` rows; the files stay open as long as it lives."""
     for device in ["nvidiactl", *sorted({f"nvidia{card}" for card, _ in rows})]:
         os.set_inheritable(os.open(f"/dev/{device}", os.O_RDWR), False)
-    pid = os.getpid()
+    pid = own_pid()
     path = f"{RUN}/{pid}-{start_ticks(pid)[0]}"
     with open(path + ".new", "w") as file:
         file.writelines(f"{card} {mib}\n" for card, mib in rows)
