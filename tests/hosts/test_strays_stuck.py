@@ -120,14 +120,13 @@ def test_a_pid_reused_between_the_look_and_the_helpers_check_is_spared(ground: G
         with changes_wait(host):
             rank = lane.kill_launcher()
             assert 300 <= rank.pid < 400
-            lane.attributed(rank, "orphan-proven", OURS)
             other = takes_its_number(rank)
         lane.daemon.wait(lambda: bool(lane.signals(rank)), "the signal is told", 60, lane.name)
         told = lane.signals(rank)
         assert [(e["action"], e["result"], e["evidence"]) for e in told] == [
             ("signal-term", "ok", f"{rank.pid} changed")
         ]
-        assert OURS in told[0]["message"]
+        assert f"holds GPU {lane.gpu}: orphan-proven, {OURS}" in told[0]["message"]
         lane.serves_on_a_clean_card(rank)
         assert other.alive
         assert lane.stray(other) is None
