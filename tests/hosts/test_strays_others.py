@@ -1,0 +1,166 @@
+"""What is somebody else's on a real host: named with its proof, in the way of a start, told, and never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from harness import bystanders, leftovers
+from harness.bystanders import Bystander
+from harness.engines import generate
+
+from tests.hosts.strays import HOST, STRAY, Lane
+
+pytestmark = [pytest.mark.hosts, pytest.mark.strays]
+MakeLane = Callable[..., Lane]
+SERVES = "a port of its tree serves"
+ADDRESSES = ["0.0.0.0", "::", "127.0.0.1"]
+
+
+def in_the_way(lane: Lane, other: Bystander, reason: str, proof: str) -> None:
+    """It is foreign by that proof, keeps the spec from starting for that reason, is told, and lives on untouched."""
+    lane.attributed(other, "foreign", proof)
+    lane.blocked(reason, f"pid {other.pid} (", proof)
+    lane.left_alone(other)
+    assert lane.told(reason, f"pid {other.pid} (", proof)["severity"] == "Warning"
+    assert lane.show("ActiveState") == "inactive"
+
+
+def gone(lane: Lane, other: Bystander) -> None:
+    """Its owner ends it, and the spec serves."""
+    lane.host.sh(f"kill -KILL {other.pid}")
+    lane.host.wait_until(f"! test -e /proc/{other.pid}")
+    lane.serves_on_a_clean_card(other)
+    assert lane.signals(other) == []
+
+
+# ---- ports ----
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_squatter_that_shares_the_port_keeps_the_unit_down(make_lane: MakeLane, address: str) -> None:
+    lane = make_lane()
+    other = leftovers.over_ssh(
+        lane.host, port=lane.port, address=address, title=None, user="alice", more=("--reuseport",)
+    )
+    lane.run()
+    in_the_way(lane, other, "PortInUse", "not started by Stoker")
+    assert f"of alice holds port {lane.port}: " in lane.blocked("PortInUse")
+    gone(lane, other)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_squatter_beside_a_serving_engine_ends_readiness_and_nothing_else(make_lane: MakeLane, address: str) -> None:
+    vllm = {"name": "vllm", "python": "/opt/venv/bin/python"}
+    lane = make_lane(engine=vllm)
+    before = lane.up()
+    other = leftovers.over_ssh(lane.host, port=lane.port, address=address, title=None, more=("--reuseport",))
+    lane.attributed(other, "foreign", "not started by Stoker")
+    said = lane.daemon.reason(lane.name, "StaleProcessServing", 60)
+    assert str(other.pid) in said["message"]
+    lane.left_alone(other)
+    lane.told("StaleProcessServing", str(other.pid))
+    lane.host.sh(f"kill -KILL {other.pid}")
+    after = lane.daemon.ready(lane.name, 60)
+    assert (after["invocation"], after["main_pid"]) == (before["invocation"], before["main_pid"])
+
+
+def test_a_server_started_by_hand_that_still_generates(make_lane: MakeLane) -> None:
+    lane = make_lane()
+    lane.held_before()
+    other = bystanders.by_hand(lane.host, port=lane.port, gpus=(lane.gpu,))
+    rank = bystanders.process(lane.host, *lane.holders())
+    lane.run()
+    in_the_way(lane, other, "ForeignHolder", SERVES)
+    lane.attributed(rank, "foreign", SERVES)
+    lane.left_alone(rank)
+    assert generate(lane.host, lane.port, model="/models/theirs").status == 200
+    lane.host.sh(f"kill -TERM {other.pid}")
+    lane.serves_on_a_clean_card(rank)
+    assert lane.signals(other) == lane.signals(rank) == []
+
+
+def test_a_server_under_a_persons_open_session(make_lane: MakeLane) -> None:
+    lane = make_lane()
+    lane.held_before()
+    other = bystanders.by_hand(lane.host, port=31100, gpus=(lane.gpu,), stay=True)
+    rank = bystanders.process(lane.host, *lane.holders())
+    lane.run()
+    in_the_way(lane, rank, "ForeignHolder", "with a living leader")
+    lane.left_alone(other)
+    other.hang_up()
+    lane.host.sh(f"kill -TERM {other.pid}")
+    lane.serves_on_a_clean_card(rank)
+    assert lane.signals(other) == lane.signals(rank) == []
+
+
+# ---- cards ----
+
+
+def test_a_foreign_trainer_on_the_orphans_card_and_a_python_beside_it(make_lane: MakeLane) -> None:
+    lane = make_lane(env={**STRAY, "STANDIN_STRAY_PORT": "1"})
+    lane.up()
+    beside = [bystanders.unrelated(lane.host), leftovers.over_ssh(lane.host, title=None)]
+    trainer = bystanders.unrelated(lane.host, gpu=lane.gpu)
+    rank = next(bystanders.process(lane.host, pid) for pid in lane.holders() if pid != trainer.pid)
+    lane.host.sh(f"kill -KILL {lane.show('MainPID')}")
+    ours = "carries our mark and its unit is not live"
+    lane.attributed(rank, "orphan-proven", ours)
+    lane.attributed(trainer, "foreign", "in the cgroup of live unit bystander-")
+    lane.cleared(rank, "orphan-proven", ours, ["term", "kill"])
+    lane.blocked("WaitingInGate", f"pid {trainer.pid} (", "in the cgroup of live unit bystander-")
+    lane.left_alone(trainer, *beside)
+    assert [holder for holder in lane.holders()] == [trainer.pid]
+    assert all(lane.stray(other) is None for other in beside)
+    assert lane.daemon.condition("host", HOST, "Clean")["reason"] == "ForeignHolder"
+    gone(lane, trainer)
+    lane.left_alone(*beside)
+
+
+def test_an_unmarked_process_with_a_title_of_its_own_is_not_an_engines(make_lane: MakeLane) -> None:
+    lane = make_lane()
+    lane.held_before()
+    other = leftovers.over_ssh(lane.host, gpu=lane.gpu, title="python3 train.py --model sglang")
+    lane.run()
+    in_the_way(lane, other, "ForeignHolder", "not started by Stoker")
+    gone(lane, other)
+
+
+def test_an_engine_in_a_live_docker_scope_and_in_its_pid_namespace(make_lane: MakeLane) -> None:
+    lane = make_lane()
+    lane.held_before()
+    other = leftovers.engine_in_docker(lane.host, gpu=lane.gpu)
+    lane.run()
+    in_the_way(lane, other, "ForeignHolder", f"in container group /system.slice/docker-{lane.gpu:064x}.scope")
+    gone(lane, other)
+
+
+def test_another_users_engine_left_behind(make_lane: MakeLane) -> None:
+    lane = make_lane()
+    lane.held_before()
+    other = bystanders.other_user(lane.host, gpu=lane.gpu)
+    lane.run()
+    in_the_way(lane, other, "ForeignHolder", "not as the unit's user")
+    gone(lane, other)
+
+
+# ---- pids of another namespace ----
+
+
+def test_a_pid_that_the_driver_takes_from_another_namespace_is_nobody_here(make_lane: MakeLane) -> None:
+    """It is the number of an innocent process here, which has no card open; and then of none at all."""
+    lane = make_lane()
+    lane.held_before()
+    innocent = leftovers.over_ssh(lane.host, title="VLLM::EngineCore")
+    lane.run(run=False)
+    for pid in (innocent.pid, 3_999_999):
+        lane.host.gpu_mode(f"row {lane.gpu} {pid} 20480")
+        lane.run()
+        lane.blocked("GhostGPUProcess", f"the driver names pid {pid} on ", "nobody here")
+        lane.left_alone(innocent)
+        assert lane.stray(innocent) is None
+        assert lane.daemon.metric("stoker_strays", host=HOST, kind="ghost") == 1
+        lane.told("GhostGPUProcess", f"pid {pid} ")
+    lane.host.gpu_mode()
+    lane.daemon.ready(lane.name, 60)
+    lane.left_alone(innocent)
