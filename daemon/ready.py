@@ -58,13 +58,13 @@ def judge(answer: ProbeAnswer, desired: Desired, invocation: str) -> Verdict:
     """Whether the declared process of this invocation generated. Binding first: who answered decides what it means."""
     if (unbound := _unbound(answer, invocation)) is not None:
         return unbound
-    if answer.failure is not None and not _elsewhere(answer):
+    # Somebody else holds the port: that is the story, whatever the request came to.
+    if others := answer.seen_strangers:
+        return False, Reason.STALE_PROCESS_SERVING, f"the port is held by pid {others[0]}, not of the unit"
+    if answer.failure is not None:
         return False, answer.failure, answer.detail
-    strangers = answer.strangers
-    if isinstance(strangers, Unknown):
+    if isinstance(strangers := answer.strangers, Unknown):
         return False, strangers.reason, strangers.detail
-    if strangers:
-        return False, Reason.STALE_PROCESS_SERVING, f"the port is held by pid {strangers[0]}, not of the unit"
     if isinstance(answer.argv, Unknown):
         return False, answer.argv.reason, "the main process's arguments could not be read"
     if not argv_runs(desired.launch, answer.argv):
@@ -86,12 +86,6 @@ def _unbound(answer: ProbeAnswer, invocation: str) -> Verdict | None:
     if before.main_pid != after.main_pid or before.main_pid <= 0:
         return False, Reason.PROBE_PENDING, "the main process changed around the probe"
     return None
-
-
-def _elsewhere(answer: ProbeAnswer) -> bool:
-    """Somebody else holds the port: that is the story, whatever the request came to."""
-    strangers = answer.strangers
-    return not isinstance(strangers, Unknown) and bool(strangers)
 
 
 def _content(status: int, body: bytes, desired: Desired) -> Verdict:

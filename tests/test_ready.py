@@ -110,6 +110,17 @@ def test_a_listener_beside_ours_on_the_same_port_is_a_stranger() -> None:
     assert verdict(probe) == (False, Reason.STALE_PROCESS_SERVING)
 
 
+@pytest.mark.parametrize("peers", [(), Unknown(Reason.TRUNCATED)])
+def test_a_listener_that_took_the_request_and_never_accepts_it_is_the_story(peers: object) -> None:
+    """Where it listens on 127.0.0.1 it gets every request of the probe: nobody holds the far end, and none answers."""
+    both = (Listener("0.0.0.0", 30001, (1001,)), Listener("127.0.0.1", 30001, (2200,)))
+    probe = answer(
+        listeners=both, peers=peers, cgroups={1001: GROUP, 2200: "/old"}, failure=Reason.GENERATION_TIMEOUT,
+    )  # fmt: skip
+    assert verdict(probe) == (False, Reason.STALE_PROCESS_SERVING)
+    assert "2200" in judge(probe, desired(), INVOCATION)[2]
+
+
 def test_a_cgroup_whose_name_only_begins_like_the_units_is_a_strangers() -> None:
     """C09."""
     assert verdict(answer(cgroups={1001: GROUP + "x"})) == (False, Reason.STALE_PROCESS_SERVING)

@@ -68,7 +68,18 @@ class ProbeAnswer:
         pids = {pid for listener in self.listeners for pid in listener.pids} | set(self.peers)
         if not pids <= self.cgroups.keys():
             return Unknown(Reason.OWNERSHIP_UNKNOWN, "a cgroup could not be read")
-        return tuple(sorted(pid for pid in pids if not f"{self.cgroups[pid]}/".startswith(home + "/")))
+        return self.seen_strangers
+
+    @property
+    def seen_strangers(self) -> tuple[int, ...]:
+        """Those of them that were seen, whatever was not: enough to say whose story it is, not to call it ours."""
+        if isinstance(self.before, Unknown) or isinstance(self.cgroups, Unknown) or not self.before.control_group:
+            return ()
+        listeners = () if isinstance(self.listeners, Unknown) else self.listeners
+        peers = () if isinstance(self.peers, Unknown) else self.peers
+        seen = {pid for listener in listeners for pid in listener.pids}.union(peers) & self.cgroups.keys()
+        home = self.before.control_group + "/"
+        return tuple(sorted(pid for pid in seen if not f"{self.cgroups[pid]}/".startswith(home)))
 
 
 def parse_probe(answer: Answer) -> ProbeAnswer | Unknown:
