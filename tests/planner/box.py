@@ -77,6 +77,7 @@ class Box:
     cards: int = 4
     signalled: list[tuple[str, str]] = field(default_factory=list)
     restarts: int = 0
+    loose: dict[str, int] = field(default_factory=dict)  # GPU UUID → MiB in use that no process explains
     manager: dict[str, str] = field(default_factory=dict)  # systemd's own environment
     aside: list[tuple[str, str]] = field(default_factory=list)  # (path, text)
 
@@ -223,7 +224,7 @@ class Box:
         )
 
     def _used(self, uuid: str) -> int:
-        return sum(p.gpus.get(uuid, 0) for p in self.procs.values())
+        return sum(p.gpus.get(uuid, 0) for p in self.procs.values()) + self.loose.get(uuid, 0)
 
     def _process(self, p: Proc) -> Process:
         return Process(

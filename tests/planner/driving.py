@@ -11,6 +11,8 @@ from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, ProcessId
 from daemon.domain.spec import ServingSpec
 from daemon.domain.status import Reason
+from daemon.planner import cards
+from daemon.planner.cards import Card
 from daemon.planner.desired import place
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Declared, Desired, ProbeFact, Record, Retired, StrayFact, World
@@ -46,6 +48,7 @@ class Driver:
     own: dict[str, str] = field(default_factory=dict)
     ours: set[str] = field(default_factory=set)
     returned: dict[tuple[str, str], int] = field(default_factory=dict)
+    cards: dict[str, Card] = field(default_factory=dict)
     counts: bool = False  # whether drift that comes back is counted, as the store does for a day
 
     @property
@@ -56,6 +59,7 @@ class Driver:
         self.facts.clear()
         self.probes.clear()
         self.held.clear()
+        self.cards.clear()
         self.own.clear()
         self.ours.clear()
 
@@ -63,6 +67,7 @@ class Driver:
         asked = tuple(f"stoker-{name}.server.service" for name in self.specs)
         asked += tuple(r.record.unit for r in self.retired.values())
         seen = look or self.box.look(self.now_s, asked)
+        self.cards = cards.seen(self.cards, seen, self.now_s)
         here = {p.id for p in seen.processes} if isinstance(seen.processes, tuple) else set(self.facts)
         for identity in here - set(self.facts):
             self.facts[identity] = StrayFact(self.now_s)
@@ -81,7 +86,7 @@ class Driver:
             name="a", host=self.host, store_uid=STORE, now_s=self.now_s, observation=seen, desired=tuple(desired),
             retired=tuple(self.retired.values()), strays=dict(self.facts), probes=dict(self.probes),
             held_before=frozenset(self.held), own=self._own(seen),
-            returned=dict(self.returned) if self.counts else {},
+            returned=dict(self.returned) if self.counts else {}, cards=dict(self.cards),
         )  # fmt: skip
 
     def turn(self, upto: int | None = None, look: Observation | None = None) -> Plan:
