@@ -1,0 +1,83 @@
+"""The clean barrier on real hosts: memory that comes back slowly, a squatter on a derived port, memory nobody holds."""
+
+from __future__ import annotations
+
+import pytest
+from harness import TestHost, bystanders
+
+from tests.hosts.running import Daemon, sglang
+
+pytestmark = [pytest.mark.hosts, pytest.mark.strays]
+UNIT = "stoker-m.server.service"
+
+
+def show(host: TestHost, name: str) -> str:
+    return host.sh(f"systemctl show {UNIT} -p {name} --value").stdout.strip()
+
+
+def message(daemon: Daemon) -> str:
+    return str(daemon.condition("spec", "m", "Ready")["message"])
+
+
+def test_a_start_waits_while_memory_falls_and_follows_when_it_is_back(daemon: Daemon, host: TestHost) -> None:
+    """B17: it comes back later than the process goes."""
+    host.gpu_mode("memory 1 98304")
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    for mib in (98_304, 41_000, 20_000):
+        host.gpu_mode(f"memory 1 {mib}")
+        daemon.wait(lambda m=mib: f"GPU 1 shows {m} MiB" in message(daemon), f"{mib} MiB told", 20, "m")  # type: ignore[misc]
+        assert daemon.condition("spec", "m", "Ready")["reason"] == "WaitingForMemory"
+        assert show(host, "ActiveState") == "inactive"
+    host.gpu_mode()
+    daemon.ready("m")
+    assert daemon.condition("spec", "m", "Degraded")["status"] == "False"
+    assert [e for e in daemon.events("m") if e["action"] == "unit-start"][-1]["result"] == "ok"
+
+
+def test_the_gate_alone_waits_while_memory_falls(daemon: Daemon, host: TestHost) -> None:
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    before = daemon.ready("m")["invocation"]
+    daemon.kill()
+    host.gpu_mode("memory 1 60000")
+    host.sh(f"systemctl restart --no-block {UNIT}")
+    for mib in (60_000, 50_000, 40_000):
+        host.gpu_mode(f"memory 1 {mib}")
+        host.wait_until(f'test "$(systemctl show {UNIT} -p SubState --value)" = start-pre', timeout_s=20)
+    host.wait_until(f"journalctl -q -o cat -u {UNIT} | grep -q 'memory to come back'", timeout_s=20)
+    assert show(host, "MainPID") == "0"
+    host.gpu_mode()
+    host.wait_until(f'test "$(systemctl show {UNIT} -p SubState --value)" = running', timeout_s=20)
+    assert "opens beside" not in host.journal(UNIT)
+    daemon.start()
+    daemon.wait(lambda: daemon.instance("m").get("invocation") != before, "the new start", 30, "m")
+    daemon.ready("m")
+
+
+def test_the_gate_alone_gives_memory_up_that_stands_still(daemon: Daemon, host: TestHost) -> None:
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    daemon.ready("m")
+    daemon.kill()
+    host.gpu_mode("memory 1 5000")
+    host.sh(f"systemctl restart --no-block {UNIT}")
+    host.wait_until(f"journalctl -q -o cat -u {UNIT} | grep -q 'opens beside'", timeout_s=60)
+    host.wait_until(f'test "$(systemctl show {UNIT} -p SubState --value)" = running', timeout_s=20)
+    daemon.start()
+    daemon.ready("m")
+
+
+def test_a_squatter_on_a_derived_port_is_named_and_left_alone(daemon: Daemon, host: TestHost) -> None:
+    """B19: with attention DP SGLang binds port + 233 and the five after it."""
+    other = bystanders.unrelated(host, port=30001 + 233 + 3)
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1], args={"dp-size": "2", "enable-dp-attention": True}))
+    said = daemon.reason("m", "PortInUse")["message"]
+    for part in (f"pid {other.pid}", "port 30237", "give the spec another port", "since 20"):
+        assert part in said
+    assert show(host, "ActiveState") == "inactive"
+    assert "port 30237" in host.read(f"/var/lib/stoker/units/{UNIT}")
+    assert other.alive
+    host.sh(f"kill {other.pid}")
+    daemon.ready("m")
