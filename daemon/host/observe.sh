@@ -371,6 +371,7 @@ observe() {
     [ -e "$T/members" ] || : >"$T/members"
     for name in everyone zombies; do [ -e "$T/$name.rc" ] || { : >"$T/$name"; mark "$name" 0; }; done
     choose
+    [ "$left" = 0 ] || leftovers
     ask_others &
     others_job=$!
     processes
@@ -379,5 +380,6 @@ observe() {
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
     wait "$others_job"
-    answer 0 meta hold fence gpus apps health kernel space asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe
+    # shellcheck disable=SC2046
+    answer 0 meta hold fence gpus apps health kernel space asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe $([ "$left" = 0 ] || echo shm)
 }
