@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb, kind_of
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SweepShm, UnitVerb, kind_of
 from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
 from daemon.domain.observation import Fence
 from daemon.probes.report import Answer
@@ -95,6 +95,11 @@ def _lines(action: Action) -> Iterable[tuple[str, str]]:
             yield "unit", action.unit
             yield "ground-invocation", action.ground.invocation_id or "-"
             yield "ground-state", action.ground.active_state
+        case SweepShm():
+            yield "unit", action.unit
+            yield "ground-invocation", action.ground.invocation_id or "-"
+            yield "ground-state", action.ground.active_state
+            yield from (("target", " ".join(map(str, file))) for file in action.files)
         case Signal():
             yield "signal", action.signal
             yield from (("target", f"{target.pid} {target.start_ticks}") for target in action.targets)

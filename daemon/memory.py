@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SignalName, UnitVerb, kind_of
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SignalName, SweepShm, UnitVerb, kind_of
 from daemon.domain.observation import Observation, ProcessId, Unit, Unknown
 from daemon.domain.status import Reason
 from daemon.planner.cards import Card, seen
@@ -50,6 +50,8 @@ def ground_of(action: Action) -> Ground:
             return (kind_of(action), action.unit, action.ground_sha256)
         case UnitVerb():
             return (kind_of(action), action.unit, action.ground)
+        case SweepShm():
+            return (kind_of(action), action.files)
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class HostMemory:
         self.tries = {ground: tried for ground, tried in self.tries.items() if ground in wanted}
         found, waiting = [], set[str]()
         for action in actions:
-            unit = "" if isinstance(action, Signal) else action.unit
+            unit = "" if isinstance(action, Signal | SweepShm) else action.unit  # no start waits for a sweep
             _, again_s = self.tries.get(ground_of(action), (0, now_s))
             if now_s < again_s or unit in waiting:
                 waiting |= {unit} - {""}

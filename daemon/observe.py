@@ -6,25 +6,28 @@ A look that is not complete is `Unknown` with its reason; it is never an empty h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.domain.errors import TransportError, VerbFailed, VerbRefused
-from daemon.domain.observation import Observation, Unknown
+from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.domain.status import Reason
 from daemon.probes.report import parse_observation
 from daemon.verbs import Asks, ask
+
+LEFTOVERS_FROM = 3  # the first helper that knows of them: an older one refuses the question
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a look is to include: unit names (adopted ones as drop-ins), ports, names of environment variables
-    and beginnings of such names."""
+    and beginnings of such names, and what engines left in /dev/shm."""
 
     units: tuple[str, ...] = ()
     dropins: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     env: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    leftovers: bool = False
 
     def lines(self, limit_ms: int) -> Iterable[tuple[str, str]]:
         """The request lines."""
@@ -34,7 +37,18 @@ class Wanted:
         yield from (("env", name) for name in self.env)
         yield from (("env-prefix", prefix) for prefix in self.prefixes)
         yield "whole-table", "0"
+        if self.leftovers:
+            yield "leftovers", "1"
         yield "limit-ms", str(limit_ms)
+
+
+def with_leftovers(wanted: Wanted, before: Observation | Unknown | None) -> Wanted:
+    """The same with what engines left in /dev/shm, where the look before shows a unit down that may have left it."""
+    if not isinstance(before, Observation) or before.helper < LEFTOVERS_FROM:
+        return wanted
+    found = (before.unit(name) for name in (*wanted.units, *wanted.dropins))
+    down = any(isinstance(unit, Unit) and unit.active_state in ("inactive", "failed") for unit in found)
+    return replace(wanted, leftovers=down)
 
 
 class Weighed:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from daemon.asked import settle
 from daemon.declared import HostDeclaration, declaration
-from daemon.domain.actions import PutUnit, Signal, UnitVerb, kind_of
+from daemon.domain.actions import PutUnit, Signal, SweepShm, UnitVerb, kind_of
 from daemon.domain.errors import Conflict, TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Fence, Observation, Unit, Unknown
@@ -25,7 +25,7 @@ from daemon.journal import evidence_of
 from daemon.lease import hold_fence
 from daemon.memory import HostMemory
 from daemon.metrics import SIGNAL_RESULTS, Metrics
-from daemon.observe import Wanted, Weighed, observe
+from daemon.observe import Wanted, Weighed, observe, with_leftovers
 from daemon.planner.clearing import LOOK_GOOD_S, helped_by
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
@@ -167,7 +167,7 @@ class Reconciler:
             return Unknown(Reason(error.reason), error.message), None
         at_s = self._clock()
         weighed = Weighed(road, self._clock)
-        asked = wanted(declared.declared, declared.retired)
+        asked = with_leftovers(wanted(declared.declared, declared.retired), memory.look)
         look = await observe(weighed, name, asked, at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1
@@ -267,7 +267,7 @@ class Reconciler:
             late = self._clock() - world.observation.at_s > LOOK_GOOD_S
             if late or (at and self._clock() > world.now_s + self._limits.pass_s) or await self._store.paused():
                 break
-            if not isinstance(action, Signal) and action.unit in stuck:
+            if not isinstance(action, Signal | SweepShm) and action.unit in stuck:
                 continue
             memory.note_try(action, self._clock())
             await self._before(world, action)
@@ -279,7 +279,7 @@ class Reconciler:
             await note_started(self._store, world, done)
             if done.result == "unknown" or done.reason in (Reason.HELD, Reason.FENCED_OFF):
                 break
-            if done.result != "ok" and not isinstance(action, Signal):
+            if done.result != "ok" and not isinstance(action, Signal | SweepShm):
                 stuck.add(action.unit)
         return bool(due)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from daemon.declared import HostDeclaration
-from daemon.domain.actions import RemoveUnit, Signal
+from daemon.domain.actions import RemoveUnit, Signal, SweepShm
 from daemon.domain.observation import Unknown
 from daemon.execute import Done
 from daemon.memory import HostMemory
@@ -57,7 +57,7 @@ async def count(store: Store, world: World, done: Done, now: datetime) -> None:
     What such a command may have done to a serving process is bounded by the budget, which counts before it is sent.
     """
     action = done.action
-    if isinstance(action, Signal | RemoveUnit) or done.result != "ok":
+    if isinstance(action, Signal | RemoveUnit | SweepShm) or done.result != "ok":
         return
     generation = next((d.declared.generation for d in world.desired if d.unit == action.unit), 0)
     for key in action.cures:

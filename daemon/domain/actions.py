@@ -94,11 +94,25 @@ class Signal:
     cgroups: tuple[str, ...] = ()
 
 
-Action = PutUnit | SetAside | RemoveUnit | UnitVerb | Signal
+@dataclass(frozen=True, slots=True)
+class SweepShm:
+    """Remove what dead processes of this unit left in /dev/shm; each file is looked at again in the same step.
+
+    `files` are name, uid, inode and time of change as the look showed them. The unit must be down.
+    """
+
+    unit: str
+    files: tuple[tuple[str, int, int, str], ...]
+    ground: UnitGround
+    why: str
+    reason: Reason
+
+
+Action = PutUnit | SetAside | RemoveUnit | UnitVerb | Signal | SweepShm
 
 
 def kind_of(action: Action) -> str:
-    """The action's name in metrics and events: put-unit, set-aside, remove-unit, unit-start, …, signal-term."""
+    """The action's name in metrics and events: put-unit, set-aside, remove-unit, unit-start, …, signal-term, …"""
     match action:
         case PutUnit():
             return "put-unit"
@@ -108,5 +122,7 @@ def kind_of(action: Action) -> str:
             return "remove-unit"
         case UnitVerb():
             return f"unit-{action.verb}"
+        case SweepShm():
+            return "sweep-shm"
         case Signal():
             return f"signal-{action.signal.lower()}"

@@ -92,6 +92,21 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file in /dev/shm of a name that engines give. `changed` is as the host spells it, `age_s` since then;
+    `held`: some process has it open or mapped."""
+
+    name: str
+    uid: int
+    user: str
+    size: int
+    inode: int
+    changed: str
+    age_s: float
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """A main process as /proc showed it: argv and environment (only the names and prefixes the look asked for, and our
     marks)."""
@@ -216,6 +231,7 @@ class Observation:
     (name → active state). `unclaimed` are marked unit files the look found besides those asked for. `inherited` names
     the variables of systemd's own environment, which every unit inherits (`systemctl set-environment` adds to it).
     `ailments` are what is wrong with cards as far as `health` and `kernel` could be read; the defaults know of nothing.
+    `leftovers` is None when the look did not ask for them; `helper` is the version of the script that answered.
     """
 
     host: str
@@ -236,6 +252,8 @@ class Observation:
     health: CardHealths | Unknown | None = None
     kernel: KernelLog | Unknown = field(default_factory=KernelLog)
     space: tuple[Space, ...] | Unknown = ()
+    leftovers: tuple[Leftover, ...] | Unknown | None = None
+    helper: int = 0
 
     def unit(self, name: str) -> Unit | Unknown | None:
         """The unit of that name, None when the look did not ask for it, Unknown when units are unknown."""

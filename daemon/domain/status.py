@@ -132,6 +132,7 @@ class Reason(StrEnum):
     UNSUPPORTED_ATTENTION_BACKEND = "UnsupportedAttentionBackend"
     MODEL_NOT_FOUND = "ModelNotFound"
     SHARED_MEMORY_FULL = "SharedMemoryFull"
+    SHARED_MEMORY_LEFT = "SharedMemoryLeft"
     HOST_OOM = "HostOOM"
     KILLED_BY_SIGNAL = "KilledBySignal"
     ENGINE_CRASHED = "EngineCrashed"

@@ -321,6 +321,8 @@ observe() {
     fixed "$limit_ms"
     ticks_of $$
     mine=$ticks
+    now
+    begun_look=$now
     ask_driver
     ask_kernel
     # The scan of open files is the longest part: two halves, for two cores.

@@ -3,17 +3,18 @@
 
 LEFT_NAMES='nccl-* cuda.shm.* sglang_loads_* sgl_shm_* sglang_host_pool_*.mmap multi_tokenizer_args_* psm_* torch_* sem.mp-* sem.loky-*'
 MOST_LEFT=500
+WENT_AWAY='No such (file or directory|process)$|/proc/1/(fd|maps)' # what init has is no engine's
 
-list_left() { # into $T/left: NAME UID SIZE INODE CHANGED of each plain file of such a name that has no second one
+list_left() { # into $T/left: NAME UID USER SIZE INODE CHANGED of each plain file of such a name that has no second one
     set -f
     set --
     for pattern in $LEFT_NAMES; do set -- "$@" -o -name "$pattern"; done
     shift
     : >"$T/left"
     [ -d "$SHM" ] || return 0
-    quick left find "$SHM" -xdev -maxdepth 1 -type f -links 1 \( "$@" \) -printf '%f %U %s %i %C@\n'
+    quick left find "$SHM" -xdev -maxdepth 1 -type f -links 1 \( "$@" \) -printf '%f %U %u %s %i %C@\n'
     [ "$code" -le 1 ] || return 1 # 1: a file that went away meanwhile
-    grep -E '^[A-Za-z0-9._-]{1,200} [0-9]+ [0-9]+ [0-9]+ [0-9]+\.[0-9]+$' "$T/left" | head -n "$MOST_LEFT" >"$T/left.plain"
+    grep -E '^[A-Za-z0-9._-]{1,200} [0-9]+ [A-Za-z0-9._$-]+ [0-9]+ [0-9]+ [0-9]+\.[0-9]+$' "$T/left" | head -n "$MOST_LEFT" >"$T/left.plain"
     mv "$T/left.plain" "$T/left"
 }
 
@@ -21,7 +22,7 @@ list_left() { # into $T/left: NAME UID SIZE INODE CHANGED of each plain file of 
 # by its last name.
 # shellcheck disable=SC2016
 HELD='
-mode == "left" { inode[$4] = $1; name[$1] = 1; line[++n] = $0; next }
+mode == "left" { inode[$5] = $1; name[$1] = 1; line[++n] = $0; next }
 mode == "maps" { if ($4 == device && ($5 in inode)) held[inode[$5]] = 1; next }
 FNR % 2 { next }
 { sub(/ \(deleted\)$/, ""); sub(/.*\//, ""); if ($0 in name) held[$0] = 1 }
@@ -31,17 +32,15 @@ hold_left() { # FDS…: into $T/shm the same lines with `held` or `free`; false 
     device=$(awk -v at="$SHM" '$5 == at { split($3, a, ":"); d = sprintf("%02x:%02x", a[1], a[2]) } END { print d }' /proc/self/mountinfo)
     [ -n "$device" ] || { echo "$SHM is no file system of its own" >"$T/shm"; return 1; }
     set +f
-    for process in /proc/[0-9]*; do
-        cat "$process/maps" 2>/dev/null && continue
-        # A zombie and a process that ended hold nothing; any other that cannot be read may.
-        ! stat_of "${process#/proc/}" || case $stat in Z* | X*) ;; *) echo unseen >>"$T/unseen" ;; esac
-    done | grep -F " $device " >"$T/maps"
+    # shellcheck disable=SC2046
+    tool maps grep -hF " $device " $(printf '%s/maps ' /proc/[0-9]*)
     set -f
-    [ ! -s "$T/unseen" ] || { echo "not everybody's mappings can be read" >"$T/shm"; return 1; }
+    grep -vE "$WENT_AWAY" "$T/maps.err" >"$T/shm" && return 1
+    [ "$code" -le 2 ] || { echo "mappings: exit status $code" >"$T/shm"; return 1; }
     awk -v device="$device" "$HELD" mode=left "$T/left" mode=maps "$T/maps" mode=fds "$@" >"$T/shm"
 }
 
-leftovers() { # section shm: the host's clock, then a line for each file; who holds it is asked only where there is one
+leftovers() { # section shm: the host's clock and for how long (1/100 s) this look has lasted, then a line for each file; who holds it is asked only where there is one
     if ! list_left; then
         mark shm "$code"
         return
@@ -52,7 +51,8 @@ leftovers() { # section shm: the host's clock, then a line for each file; who ho
     else
         : >"$T/shm"
     fi
-    { echo "now $(date +%s)"; cat "$T/shm"; } >"$T/shm.now"
+    now
+    { echo "now $(date +%s.%N) $((now - begun_look))"; cat "$T/shm"; } >"$T/shm.now"
     mv "$T/shm.now" "$T/shm"
     mark shm 0
 }
@@ -61,7 +61,7 @@ fds_now() { # into $T/fds.flat every open file of everybody, as a look has it; f
     set +f
     scan_fds fds /proc/[0-9]*
     set -f
-    [ "$code" -le 1 ] && ! grep -qvE 'No such (file or directory|process)$' "$T/fds.err"
+    [ "$code" -le 1 ] && ! grep -qvE "$WENT_AWAY" "$T/fds.err"
 }
 
 sweep_shm() { # each file is looked at again in the step that removes it
@@ -75,11 +75,12 @@ sweep_shm() { # each file is looked at again in the step that removes it
     may_change
     unit_ground
     case $state in inactive | failed) ;; *) refuse 64 "$unit is to be down" ;; esac
+    fixed "$limit_ms"
     list_left || refuse 1 "$SHM cannot be read"
     fds_now || refuse 1 "not everybody's open files can be read: $(head -c 500 "$T/fds.err")"
     hold_left "$T/fds.flat" || refuse 1 "$(cat "$T/shm")"
     while read -r name uid inode changed; do
-        now_shows=$(awk -v name="$name" '$1 == name { print $2, $4, $5, $6 }' "$T/shm")
+        now_shows=$(awk -v name="$name" '$1 == name { print $2, $5, $6, $7 }' "$T/shm")
         case $now_shows in
         '') echo "$name gone" ;;
         "$uid $inode $changed free") if rm -f -- "$SHM/$name"; then echo "$name ok"; else echo "$name failed"; fi ;;

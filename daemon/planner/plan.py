@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SweepShm, UnitVerb
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
@@ -20,6 +20,7 @@ from daemon.planner.drift import behind_mask, drift_of, launch_drift, launch_mar
 from daemon.planner.environment import first_seen, is_extra, own_doing, refused
 from daemon.planner.facts import effective_drift, inventory_drift, placement_drift
 from daemon.planner.holders import described, holders_of, ledger_of
+from daemon.planner.leftovers import sweep
 from daemon.planner.settle import settle_enabled, settle_file
 from daemon.planner.world import Desired, Record, Retired, World
 
@@ -273,6 +274,8 @@ def _start(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observa
     if not rewritten and (stalled := _stalled(desired, unit, world)) is not None:
         return block(plan, desired, *stalled)
     held = blockers(desired, plan.holders, look, world)
+    left = sweep(desired, unit, look) if all(reason is Reason.SHARED_MEMORY_FULL for reason, _ in held) else None
+    plan = plan if left is None else add(plan, left)
     if held:
         plan = hold_up(plan, desired, held[0][0], _held_text(held), world)
         return wake(plan, _again_in_s(desired, held[0][0], world))
@@ -341,7 +344,7 @@ def _down_reason(desired: Desired, unit: Unit) -> Reason:
 def destructive(action: Action) -> bool:
     """Whether an action can end something that runs: used by the properties that hold law 1."""
     match action:
-        case Signal() | RemoveUnit():
+        case Signal() | RemoveUnit() | SweepShm():
             return True
         case UnitVerb(verb=verb):
             return verb in ("stop", "restart", "disable")

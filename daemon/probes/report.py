@@ -19,6 +19,7 @@ from daemon.domain.observation import (
     Fence,
     Gpu,
     Identity,
+    Leftover,
     Listener,
     Loaded,
     Observation,
@@ -32,6 +33,7 @@ from daemon.domain.status import Reason
 from daemon.probes import nvidia_smi, process, socket, systemd
 from daemon.probes.health import ailments, judged, parse_health
 from daemon.probes.kernel_log import parse_kernel_log
+from daemon.probes.leftovers import parse_leftovers
 from daemon.probes.process import Malformed, text
 from daemon.probes.space import parse_space
 
@@ -214,7 +216,15 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         health=health,
         kernel=kernel,
         space=read(answer, "space", lambda section: parse_space(section.text)),
+        leftovers=_leftovers(answer),
+        helper=answer.version,
     )
+
+
+def _leftovers(answer: Answer) -> tuple[Leftover, ...] | Unknown | None:
+    if "shm" not in answer.sections:
+        return None
+    return read(answer, "shm", lambda section: parse_leftovers(section.text))
 
 
 def _identity(section: Section) -> Identity:
