@@ -19,7 +19,6 @@ from daemon.domain.observation import (
     Fence,
     Gpu,
     Identity,
-    Leftover,
     Listener,
     Loaded,
     Observation,
@@ -216,15 +215,9 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         health=health,
         kernel=kernel,
         space=read(answer, "space", lambda section: parse_space(section.text)),
-        leftovers=_leftovers(answer),
+        leftovers=read(answer, "shm", lambda one: parse_leftovers(one.text)) if "shm" in answer.sections else None,
         helper=answer.version,
     )
-
-
-def _leftovers(answer: Answer) -> tuple[Leftover, ...] | Unknown | None:
-    if "shm" not in answer.sections:
-        return None
-    return read(answer, "shm", lambda section: parse_leftovers(section.text))
 
 
 def _identity(section: Section) -> Identity:

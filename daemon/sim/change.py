@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from daemon.sim.disk import DROPIN_FOLDERS, FENCE, HOLD, STATE, UNITS
 from daemon.sim.frame import FENCED, GROUND, HELD, USAGE, Asked, Refused, Sections
 from daemon.sim.machine import Machine
+from daemon.sim.shm import check
 from daemon.sim.units import Said, Units
 
 _FENCE = re.compile(r"[A-Za-z0-9_-]{1,64} +[0-9]{1,15} +[A-Za-z0-9_-]{1,64}")
@@ -135,11 +136,7 @@ class Changes:
         self._may_change()
         name = self.asked.unit
         unit = self.units.get(name)
-        invocation, state = unit.invocation or "-", unit.active
-        if invocation != self.asked.value("ground"):
-            raise Refused(GROUND, f"{name} has invocation {invocation} now")
-        if state != self.asked.value("state"):
-            raise Refused(GROUND, f"{name} is {state} now")
+        self._unit_ground(name)
         if kind in ("start", "restart"):
             if self.units.needs_reload(unit):
                 self.units.reload()
@@ -149,10 +146,33 @@ class Changes:
             return _done(self._step(f"{kind} -- {name}", said))
         return _done(self._step(f"--no-block {kind} -- {name}", self.units.job(kind, name)))
 
+    def _unit_ground(self, name: str) -> None:
+        unit = self.units.get(name)
+        invocation, state = unit.invocation or "-", unit.active
+        if invocation != self.asked.value("ground"):
+            raise Refused(GROUND, f"{name} has invocation {invocation} now")
+        if state != self.asked.value("state"):
+            raise Refused(GROUND, f"{name} is {state} now")
+
     def _step(self, words: str, said: Said) -> str:
         if said[0] != 0:
             raise Refused(1, f"systemctl {words} (exit status {said[0]}): {said[1].rstrip()}")
         return said[1].rstrip("\n")
+
+    # ---- shared memory ----
+
+    def sweep_shm(self) -> Sections:
+        if len(self.asked.units) != 1:
+            raise Refused(USAGE, "needs one unit")
+        if not self.asked.targets:
+            raise Refused(USAGE, "no target")
+        for target in self.asked.targets:
+            check(target)
+        self._may_change()
+        self._unit_ground(self.asked.unit)
+        if self.asked.value("state") not in ("inactive", "failed"):
+            raise Refused(USAGE, f"{self.asked.unit} is to be down")
+        return self.machine.shm.sweep(self.asked.targets)
 
     # ---- signals ----
 

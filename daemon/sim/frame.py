@@ -60,7 +60,16 @@ class Asked:
         return int(self.values.get(key, str(default)))
 
 
-_NUMBERS = {"port": 5, "lines": 5, "timeout-s": 4, "whole-table": 9, "limit-ms": 9, "body": 9, "gate": 9}
+_NUMBERS = {
+    "port": 5,
+    "lines": 5,
+    "timeout-s": 4,
+    "whole-table": 9,
+    "leftovers": 9,
+    "limit-ms": 9,
+    "body": 9,
+    "gate": 9,
+}
 _PLAIN = (
     "fence",
     "expected",

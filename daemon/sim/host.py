@@ -144,6 +144,7 @@ class SimHost(Moves):
         self.machine.processes.by_pid.clear()
         self.machine.sessions.clear()
         self.machine.disk.empty_run()
+        self.machine.shm.files.clear()
         self.machine.boot_id = self.machine.uuid()
         self.units.known.clear()
         self.units.service.forget_environment()

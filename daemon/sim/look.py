@@ -57,6 +57,7 @@ class Look:
             "dropins": (0, "".join(f"{name} {path}\n" for name, path in self._dropins()).encode()),
             "texts": (0, texts),
             **self._process_sections(),
+            **self._shm(),
         }
 
     def _health(self, limit_ms: int) -> Sections:
@@ -70,6 +71,9 @@ class Look:
             "kernel": (1, refused.encode()) if log is None else (0, "".join(f"{line}\n" for line in log).encode()),
             "space": (0, rows.encode()),
         }
+    def _shm(self) -> Sections:
+        asked = self.asked.number("leftovers") != 0
+        return {"shm": self.machine.shm.section(self.machine.wall_us())} if asked else {}
 
     # ---- units ----
 

@@ -12,6 +12,7 @@ from daemon.sim.agenda import Agenda, Timer
 from daemon.sim.cards import Cards
 from daemon.sim.disk import Disk
 from daemon.sim.processes import Processes
+from daemon.sim.shm import Shm
 
 MEMORY_MIB = {"NVIDIA H200": 143771, "NVIDIA H100 80GB HBM3": 81559, "NVIDIA A100-SXM4-80GB": 81920}
 JOURNAL_LINES = 4000
@@ -47,6 +48,7 @@ class Machine:
         self.boot_id = self.uuid()
         self.machine_id = self.hexadecimal()
         self.disk = Disk()
+        self.shm = Shm()
         self.processes = Processes(self.ticks, lambda: self.rng.randint(1, 3))
         self.cards = Cards(gpus, product, MEMORY_MIB.get(product, 80_000), self.processes, self.clock)
         self.journal: deque[Line] = deque(maxlen=JOURNAL_LINES)

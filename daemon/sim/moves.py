@@ -12,6 +12,7 @@ from daemon.sim.disk import FENCE, HOLD, NOWHERE, UNITS
 from daemon.sim.engine import Engine, Switches
 from daemon.sim.launch import PlainServer
 from daemon.sim.processes import SimProcess, Whose
+from daemon.sim.shm import ShmFile
 
 if TYPE_CHECKING:
     from daemon.sim.launch import Launcher
@@ -34,6 +35,16 @@ class Moves(ABC):
     @abstractmethod
     def _go_down(self) -> None:
         """Everything ends, as at a reboot."""
+
+    # ---- shared memory ----
+
+    def shm_file(
+        self, name: str, *, size: int = 33_030_528, user: str = "root", holder: SimProcess | None = None
+    ) -> ShmFile:
+        """A file in /dev/shm of that user, held by a process as long as it lives, or by nobody."""
+        self.advance()
+        uid = self.machine.uid_of(user)
+        return self.machine.shm.make(name, size, 0 if uid is None else uid, user, self.machine.wall_us(), holder)
 
     # ---- engines ----
 

@@ -113,6 +113,8 @@ class Shell:
                 return changes.set_aside()
             case "remove-unit":
                 return changes.remove_unit()
+            case "sweep-shm":
+                return changes.sweep_shm()
             case "signal":
                 return changes.signal(lambda pid, came: self._note_target(asked, pid, came))
             case _:
@@ -126,7 +128,7 @@ class Shell:
 
 
 Verb = Callable[[Shell, Asked, dict[str, int], list[float]], Sections]
-_CHANGES = ("take-fence", "put-unit", "set-aside", "remove-unit", "signal", "unit-start", "unit-stop",
+_CHANGES = ("take-fence", "put-unit", "set-aside", "remove-unit", "signal", "sweep-shm", "unit-start", "unit-stop",
             "unit-restart", "unit-enable", "unit-disable")  # fmt: skip
 _VERBS: dict[str, Verb] = {
     "observe": Shell.observe,

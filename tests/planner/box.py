@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, UnitVerb
+from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal, SweepShm, UnitVerb
 from daemon.domain.observation import (
     DropIn,
     Environment,
@@ -157,6 +157,8 @@ class Box:
                 del self.units[action.unit]
             case UnitVerb():
                 self._verb(action)
+            case SweepShm():
+                raise AssertionError("no look of this box shows anything in /dev/shm")
             case Signal():
                 for target in action.targets:
                     self._signal(action.signal, target)

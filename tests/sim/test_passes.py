@@ -100,6 +100,33 @@ async def test_a_wrong_flag_ends_the_unit_with_its_reason(tmp_path: Path) -> Non
         assert (await stage.condition())[0] == "False"
 
 
+@pytest.mark.strays
+async def test_what_a_dead_engine_left_in_shared_memory_is_removed_before_the_next_start(stage: Driven) -> None:
+    """B10: the dead one's files go, those of anybody who lives, of another user or made since stay."""
+    await stage.until_ready()
+    main = stage.host.unit(UNIT).main
+    for name, user, holder in (
+        ("nccl-dead", "root", main), ("psm_dead", "root", main), ("nccl-live", "root", stage.host.processes[1]),
+        ("nccl-alice", "alice", None), ("data", "root", None),
+    ):  # fmt: skip
+        stage.host.shm_file(name, user=user, holder=holder)
+    trainer = stage.host.foreign_trainer(1, 5_000)
+    stage.host.hand_stop(UNIT)
+    while stage.host.unit(UNIT).active != "inactive":
+        await stage.turn()
+    await stage.settle(4)
+    stage.host.shm_file("nccl-young")
+    await stage.settle(4)
+    assert "sweep-shm" not in stage.changes()
+    stage.host.leave(trainer)
+    await stage.until_ready()
+    assert stage.changes()[-2:] == ["sweep-shm", "unit-start"]
+    assert stage.changes().count("sweep-shm") == 1
+    assert set(stage.host.machine.shm.files) == {"nccl-live", "nccl-alice", "data", "nccl-young"}
+    said = [event for event in await stage.store.events(limit=100) if event.reason == "SharedMemoryLeft"]
+    assert [(event.action, event.result) for event in said] == [("sweep-shm", "ok")]
+
+
 async def test_a_reboot_brings_the_enabled_unit_back_by_itself(stage: Driven) -> None:
     await stage.until_ready()
     stage.host.reboot()
