@@ -110,6 +110,7 @@ async def test_what_a_dead_engine_left_in_shared_memory_is_removed_before_the_ne
         ("nccl-alice", "alice", None), ("data", "root", None),
     ):  # fmt: skip
         stage.host.shm_file(name, user=user, holder=holder)
+    await stage.settle(2)
     trainer = stage.host.foreign_trainer(1, 5_000)
     stage.host.hand_stop(UNIT)
     while stage.host.unit(UNIT).active != "inactive":
