@@ -13,13 +13,13 @@ from daemon.domain.status import Reason
 from daemon.engines.takes import memory_share
 from daemon.planner.cards import Card, limit_of, loose_mib
 from daemon.planner.clearing import SURVIVES_KILL_S, may_clear
+from daemon.planner.degraded import FULL_PCT, ROOMY_MIB, SHM
 from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, in_container, unseen_listeners
 from daemon.planner.protect import is_mps_server, mps_runs
 from daemon.planner.world import Desired, World
 
 UNEXPLAINED_WAIT_S = 120.0  # real drivers took up to 75 s (case B17); a card that never comes back costs this once
 STILL_S = 60.0  # without a fall for so long, memory is not on its way back any more
-SHM_FULL_PCT = 98  # one engine's segments are 33 MB each: what is left at 98 % of a small /dev/shm holds none
 _STUCK = frozenset({Reason.UNKILLABLE_PROCESS, Reason.STRAY_UNDER_MPS, Reason.KILL_BUDGET_EXHAUSTED})
 
 Held = tuple[Reason, str]
@@ -42,6 +42,7 @@ def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, wo
         for port in unseen_listeners(look, desired.ports)
     ]
     found += _survivors(desired, holders, look, world)
+    found += _full(desired, look)
     found += _cordoned(desired, holders, world)
     if not found:
         found = [*_memory(desired, look, world)]
@@ -58,6 +59,10 @@ _ADVICE = {
     Reason.PORT_IN_USE: "end what listens there, or give the spec another port",
     Reason.GHOST_GPU_PROCESS: "look for it in other containers and on the hypervisor",
     Reason.WAITING_FOR_MEMORY: "the start follows by itself",
+    Reason.SHARED_MEMORY_FULL: (
+        "see who uses it (`fuser -v /dev/shm/*`), remove what nobody does, or make it larger "
+        "(`mount -o remount,size=… /dev/shm`)"
+    ),
     Reason.UNATTRIBUTED_GPU_MEMORY: (
         "find its holder (`fuser -v /dev/nvidia*`, also in containers and on the hypervisor), or reset the card "
         "(`nvidia-smi --gpu-reset`) or reboot"
@@ -126,6 +131,14 @@ def _cordoned(desired: Desired, holders: Holders, world: World) -> Iterator[Held
 
 def _ours_in_d(process: Process, world: World) -> bool:
     return process.state == "D" and dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
+
+
+def _full(desired: Desired, look: Observation) -> Iterator[Held]:
+    """A full /dev/shm makes a passing crash a crash loop: no NCCL start succeeds beside it (case B10)."""
+    for space in () if isinstance(look.space, Unknown) or not desired.gpus else look.space:
+        small = space.free_mib < ROOMY_MIB
+        if space.path == SHM and small and space.used_pct is not None and space.used_pct > FULL_PCT:
+            yield Reason.SHARED_MEMORY_FULL, f"{SHM} is more than {FULL_PCT} % full"
 
 
 def _memory(desired: Desired, look: Observation, world: World) -> Iterator[Held]:

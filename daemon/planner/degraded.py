@@ -14,6 +14,7 @@ from daemon.domain.status import Condition, Reason
 NEARLY_PCT = 90  # from here on a person has time to act
 FULL_PCT = 98  # from here on a start may well fail: NCCL, compilers and the journal need room
 ROOMY_MIB = 20 * 1024  # with this much left a share says nothing: 10 % of a large disk is plenty
+SHM = "/dev/shm"  # noqa: S108 - a mount point
 _MAX_TEXT = 1000
 
 
@@ -53,6 +54,6 @@ def _step(pct: int | None) -> int | None:
 
 
 def _reason(space: Space) -> Reason:
-    if space.path == "/dev/shm":  # noqa: S108
+    if space.path == SHM:
         return Reason.SHARED_MEMORY_FULL
     return Reason.JOURNAL_FULL if space.path.endswith("/log/journal") else Reason.DISK_FULL

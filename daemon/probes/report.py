@@ -19,11 +19,9 @@ from daemon.domain.observation import (
     Fence,
     Gpu,
     Identity,
-    Listener,
     Loaded,
     Observation,
     Process,
-    Session,
     Unit,
     UnitFile,
     Unknown,
@@ -203,10 +201,10 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         gpus=gpus if isinstance(gpus, Unknown) else judged(gpus, wrong),
         apps=_driver(answer, "apps", nvidia_smi.parse_apps),
         processes=processes,
-        listeners=_listeners(answer),
+        listeners=read(answer, "sockets", lambda section: socket.parse_listeners(section.text)),
         units=units,
         other_units=_other_units(answer, units),
-        sessions=_sessions(answer),
+        sessions=read(answer, "sessions", lambda section: systemd.parse_sessions(section.text)),
         fence=_optional(answer, "fence", _fence),
         hold=_optional(answer, "hold", lambda section: section.text.strip()),
         warnings=warnings,
@@ -269,14 +267,6 @@ def _optional(answer: Answer, name: str, parse: Callable[[Section], T]) -> T | U
 def _fence(section: Section) -> Fence:
     store, epoch, run = " ".join(process.whole_lines(section.text)).split()
     return Fence(store, process.whole_number(epoch), run)
-
-
-def _listeners(answer: Answer) -> tuple[Listener, ...] | Unknown:
-    return read(answer, "sockets", lambda section: socket.parse_listeners(section.text))
-
-
-def _sessions(answer: Answer) -> tuple[Session, ...] | Unknown:
-    return read(answer, "sessions", lambda section: systemd.parse_sessions(section.text))
 
 
 Environ = dict[int, tuple[tuple[str, str], ...]]

@@ -71,6 +71,7 @@ class Look:
             "kernel": (1, refused.encode()) if log is None else (0, "".join(f"{line}\n" for line in log).encode()),
             "space": (0, rows.encode()),
         }
+
     def _shm(self) -> Sections:
         asked = self.asked.number("leftovers") != 0
         return {"shm": self.machine.shm.section(self.machine.wall_us())} if asked else {}

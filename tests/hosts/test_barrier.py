@@ -81,3 +81,54 @@ def test_a_squatter_on_a_derived_port_is_named_and_left_alone(daemon: Daemon, ho
     assert other.alive
     host.sh(f"kill {other.pid}")
     daemon.ready("m")
+
+
+HOLD_FILE = "import mmap,sys,time; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); f.close(); time.sleep(600)"
+
+
+def shm(host: TestHost) -> set[str]:
+    return set(host.sh("ls /dev/shm").stdout.split())
+
+
+def make_shm(host: TestHost, name: str) -> None:
+    host.sh(f"head -c 33030528 /dev/zero >/dev/shm/{name}")
+
+
+def test_what_a_dead_engine_left_in_shared_memory_is_removed_and_a_live_ones_is_kept(
+    daemon: Daemon, host: TestHost
+) -> None:
+    """B10: files of dead owners go before the start; mapped ones, another user's and younger ones stay."""
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    daemon.ready("m")
+    for name in ("nccl-dead", "nccl-live", "nccl-alice", "psm_dead", "other-dead"):
+        make_shm(host, name)
+    host.sh("chown alice /dev/shm/nccl-alice")
+    host.sh(f'systemd-run --quiet --unit=live python3 -c "{HOLD_FILE}" /dev/shm/nccl-live')
+    host.wait_until("grep -qs /dev/shm/nccl-live /proc/[0-9]*/maps")
+    other = bystanders.unrelated(host, gpu=0)
+    host.sh(f"systemctl stop {UNIT}")
+    daemon.reason("m", "ForeignHolder")
+    make_shm(host, "nccl-young")
+    looks = daemon.metric("stoker_reconcile_total", result="ok")
+    daemon.wait(lambda: daemon.metric("stoker_reconcile_total", result="ok") >= looks + 3, "three looks more", 30)
+    assert "nccl-dead" in shm(host)
+    host.sh(f"kill {other.pid}")
+    daemon.wait(lambda: "nccl-dead" not in shm(host), "the dead engine's files are gone", 40, "m")
+    daemon.ready("m")
+    assert {"nccl-live", "nccl-alice", "nccl-young", "other-dead"} <= shm(host)
+    assert "psm_dead" not in shm(host)
+    swept = [e for e in daemon.events("m") if e["action"] == "sweep-shm"]
+    assert [(e["result"], e["reason"]) for e in swept] == [("ok", "SharedMemoryLeft")]
+    assert sorted(swept[0]["evidence"].split("\n")) == ["nccl-dead ok", "psm_dead ok"]
+
+
+def test_a_full_shared_memory_is_told_and_its_start_follows_when_there_is_room(daemon: Daemon, host: TestHost) -> None:
+    host.sh("mount -o remount,size=64M /dev/shm && head -c 70000000 /dev/zero >/dev/shm/theirs; true")
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    said = daemon.reason("m", "SharedMemoryFull")["message"]
+    assert "fuser -v /dev/shm" in said
+    assert show(host, "ActiveState") == "inactive"
+    host.sh("rm /dev/shm/theirs")
+    daemon.ready("m")

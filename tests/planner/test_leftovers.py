@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.domain.actions import SweepShm
+from daemon.domain.health import Space
 from daemon.domain.observation import Leftover, Unknown
 from daemon.domain.status import Reason
 from daemon.planner.plan import Plan, decide
@@ -82,6 +83,23 @@ def test_nothing_is_removed_while_somebody_is_in_the_way() -> None:
     plan = decide(with_left(NCCL, of=d))
     assert swept(plan) == []
     assert plan.blocked[UNIT].reason is Reason.FOREIGN_HOLDER
+
+
+@pytest.mark.parametrize(
+    ("pct", "free_mib", "full"),
+    [(99, 10, True), (100, 0, True), (98, 10, False), (None, 0, False), (99, 30_000, False)],
+)
+def test_a_full_shared_memory_holds_the_start_up_and_is_swept_meanwhile(
+    pct: int | None, free_mib: int, full: bool
+) -> None:
+    world = with_left(NCCL)
+    space = (Space("/", 100, 1, 0), Space("/dev/shm", pct, 1, free_mib))
+    plan = decide(replace(world, observation=replace(look_of(world), space=space)))
+    assert swept(plan) == ["nccl-Ewjreo"]
+    assert verbs(plan) == ([] if full else ["start"])
+    if full:
+        assert plan.blocked[UNIT].reason is Reason.SHARED_MEMORY_FULL
+        assert "fuser -v /dev/shm" in plan.blocked[UNIT].detail
 
 
 def test_nothing_is_removed_for_a_unit_that_never_went_down_or_runs() -> None:
