@@ -19,6 +19,7 @@ from daemon.settings import monotonic
 
 POLL_S = 0.5
 _MOST_NAMED = 16
+_LIFTED = ("ReportOnly", "KillBudgetExhausted")
 Identity = tuple[int, int]
 
 
@@ -83,11 +84,11 @@ def _print(found: list[dict[str, Any]], *, named: bool, everything: bool, wide: 
 
 
 def _say_reported(found: dict[str, Any]) -> None:
-    """What a person can do about orphans that are only reported."""
-    pids = [str(its["pid"]) for its in found["items"] or () if its["verdict"] == "ReportOnly"]
+    """What a person can do about orphans that policy or budget leaves alone."""
+    pids = [str(its["pid"]) for its in found["items"] or () if its["verdict"] in _LIFTED]
     if pids and not found["withheld"]:
         named = ",".join(pids[:_MOST_NAMED]) + (",…" if len(pids) > _MOST_NAMED else "")
-        line("Orphans that are only reported; what ends them:")
+        line("Orphans that are left to a person; what ends them:")
         line(f"  stoker strays clear {found['host']} --pid {named}")
 
 
