@@ -39,6 +39,7 @@ class Stage:
     fence: Fence
     memory: HostMemory = field(default_factory=HostMemory)
     limits: Limits = field(default_factory=Limits)
+    metrics: Metrics = field(default_factory=lambda: Metrics(lambda: Sample([], ())))
 
     @property
     def box(self) -> Box:
@@ -55,7 +56,7 @@ class Stage:
         await self.store.put("ServingSpec", name, said, actor="t", now=NOON)
 
     async def turn(self, *, step: int = 70, probe: bool = True) -> Pass:
-        reconciler = Reconciler(self.store, self._road_to, Metrics(lambda: Sample([], ())), self.fence,
+        reconciler = Reconciler(self.store, self._road_to, self.metrics, self.fence,
                                 self.now, self.wall, self.limits)  # fmt: skip
         done = await reconciler.reconcile("a", self.memory)
         assert done is not None

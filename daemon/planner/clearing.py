@@ -190,7 +190,7 @@ def _grace_s(holder: Holder, world: World) -> float:
 def _signals(holder: Holder, going: list[Holder], world: World) -> tuple[SignalName, ...]:
     """TERM once (with CONT for a stopped one, so that it can act on it), KILL once after the grace.
 
-    An engine is asked first and ends its workers itself (case B01): they have the rest of its grace, and no more.
+    An engine is asked first and ends its workers itself (case B01): they have the rest of its grace, at least half.
     """
     process, fact, grace_s = holder.process, world.strays[holder.process.id], _grace_s(holder, world)
     start_s, head = min(HEAD_START_S, grace_s / 4), _head(process, going)
@@ -199,7 +199,9 @@ def _signals(holder: Holder, going: list[Holder], world: World) -> tuple[SignalN
         if head is not None and (above_s is None or world.now_s - above_s < start_s):
             return ()
         return ("TERM", "CONT") if process.state in "Tt" else ("TERM",)
-    since_s = fact.term_at_s if above_s is None else max(above_s, fact.term_at_s - start_s)
+    since_s = fact.term_at_s
+    if above_s is not None and since_s - above_s <= grace_s / 2:
+        since_s = above_s
     if fact.kill_at_s is None and world.now_s - since_s >= grace_s:
         return ("KILL",)
     return ()

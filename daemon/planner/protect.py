@@ -88,7 +88,7 @@ def mps_runs(look: Observation) -> bool:
 
 
 def _command(process: Process) -> str:
-    return process.argv[0].split(" ")[0] if process.argv else process.comm
+    return process.argv[0].split(" ")[0].removesuffix(":") if process.argv else process.comm
 
 
 def _names(process: Process) -> frozenset[str]:
