@@ -183,13 +183,12 @@ _ALL = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base
 def run(name: str, inputs: int, first: int) -> Counts:
     """So many inputs to one check, in pieces with seeds of their own. Raises on the first that breaks a rule."""
     count = Counts()
-    check = checks(count)[name]
     for number, start in enumerate(range(0, inputs, _CHUNK)):
         profile = settings(
             max_examples=min(_CHUNK, inputs - start), deadline=None, database=None, derandomize=False,
             suppress_health_check=_ALL, phases=(Phase.generate, Phase.shrink),
         )  # fmt: skip
-        seed(first + number)(profile(check))()
+        seed(first + number)(profile(checks(count)[name]))()
     return count
 
 
