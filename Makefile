@@ -1,7 +1,8 @@
 # make demo   a simulated fleet that breaks and heals before your eyes, on the same fresh machine as make test; Ctrl-C ends
 #             it. ARGS="--faults none", and what else `stoker demo --help` says
 # make test   everything that needs no root, on a fresh machine with python3 >= 3.11, venv, make and git
-# make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client)
+# make hosts  the real test hosts: needs root and systemd-container (and debootstrap, iproute2, openssh-client,
+#             openssh-server, tcsh, fish, busybox)
 # make show M=NAME  the tests with that pytest marker, root ones included
 # make simulate N=1000  that many seeded runs of the daemon over simulated hosts on virtual time, kept in
 #             tests/simulation/RESULT.txt; make simulate SEED=7 TRACE=file  one of them again, with every command it sent
@@ -51,9 +52,9 @@ hosts-timed: can-boot $(STAMP)
 
 # One line: `make` itself says it.
 can-boot:
-	@:$(if $(shell test "$$(id -u)" = 0 && for tool in systemd-nspawn debootstrap ip ssh-keygen unshare; do \
-	  command -v $$tool >/dev/null || exit 1; done; test $$? = 0 && echo yes),,$(error make $(firstword $(MAKECMDGOALS)) needs root and the \
-	  packages systemd-container, debootstrap, iproute2 and openssh-client))
+	@:$(if $(shell test "$$(id -u)" = 0 && for tool in systemd-nspawn debootstrap ip ssh-keygen unshare sshd tcsh fish \
+	  busybox; do command -v $$tool >/dev/null || exit 1; done; test $$? = 0 && echo yes),,$(error \
+	  make $(firstword $(MAKECMDGOALS)) needs root and the packages systemd-container, debootstrap, iproute2, openssh-client, openssh-server, tcsh, fish and busybox))
 
 show: $(STAMP)
 	@test -n "$(M)" || { echo "make show M=NAME: name a pytest marker, as main_job" >&2; exit 1; }
