@@ -49,6 +49,7 @@ class Replayed:
     states: tuple[InstanceState, ...]
     specs: tuple[Declared, ...]
     notes: tuple[str, ...]
+    looks: int = 1
 
 
 def replay(
@@ -73,7 +74,7 @@ def replay(
         *(instance_state(one, plan, world) for one in world.desired),
         *(unplaced_state(one, world) for one in world.unplaced),
     )
-    return Replayed(world, plan, states, declared, (*notes, *_notes(form, world)))
+    return Replayed(world, plan, states, declared, (*notes, *_notes(form, world)), looks)
 
 
 def _host(

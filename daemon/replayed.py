@@ -33,6 +33,7 @@ def as_json(done: Replayed) -> Json:
     return {
         "replay": "stoker/v1",
         "host": world.name,
+        "looks": done.looks,
         "store": world.store_uid,
         "notes": list(done.notes),
         "ownership": ownership(world, plan),

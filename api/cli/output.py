@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from api.manifest import write_yaml
 class Output(StrEnum):
     """How a document is printed."""
 
+    TEXT = "text"
     JSON = "json"
     YAML = "yaml"
 
@@ -22,11 +24,14 @@ class Output(StrEnum):
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 
-def show(document: dict[str, Any], output: Output) -> None:
+def show(document: dict[str, Any], output: Output, text: Callable[[dict[str, Any]], None]) -> None:
     """Nothing in it moves a terminal: JSON is ASCII, YAML escaped where that matters."""
+    if output is Output.TEXT:
+        text(document)
+        return
     if output is Output.JSON:
         typer.echo(json.dumps(document, indent=2, ensure_ascii=True))
         return
-    text = write_yaml([document])
-    plain = all(safe(part) == part for part in text.splitlines())
-    typer.echo(text if plain else write_yaml([document], ascii_only=True), nl=False)
+    yaml = write_yaml([document])
+    plain = all(safe(part) == part for part in yaml.splitlines())
+    typer.echo(yaml if plain else write_yaml([document], ascii_only=True), nl=False)

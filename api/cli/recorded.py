@@ -102,9 +102,10 @@ def replay(
     signalled only when two looks saw it: --looks 2 takes the recording as seen twice.
     """
     from api.cli.recording_files import declared_in, read_recording  # noqa: PLC0415 - most commands do without
+    from api.cli.replay_text import print_text  # noqa: PLC0415
     from daemon.replay import replay as run  # noqa: PLC0415
     from daemon.replayed import as_json  # noqa: PLC0415
 
     form, found = read_recording(file, read_all(filename) if filename else [])
     hosts, specs = declared_in(found)
-    show(as_json(run(form, hosts, specs, looks=looks, store=store)), output)
+    show(as_json(run(form, hosts, specs, looks=looks, store=store)), output, print_text)

@@ -31,7 +31,7 @@ def read_recording(source: str, more: list[Found]) -> tuple[RecordingForm, list[
         hint = "a recording has the key recording: stoker/v1; stoker record --example prints one"
         raise AdmissionError([Problem(origin, f"{len(recordings)} recordings in it, not one", hint)])
     try:
-        form = RecordingForm.model_validate(recordings[0], by_alias=True, by_name=False)
+        form = RecordingForm.model_validate(recordings[0], by_alias=True, by_name=True)
     except ValidationError as error:
         raise _at(origin, problems_of(error, recordings[0])) from None
     if (bad := base64_problem(form)) is not None:

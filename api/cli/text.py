@@ -56,7 +56,12 @@ def age(stamp: str | None) -> str:
         seconds = int((wall_clock() - datetime.fromisoformat(stamp)).total_seconds())
     except (ValueError, TypeError):
         return safe(stamp)
-    seconds = max(seconds, 0)
+    return span(seconds)
+
+
+def span(seconds: float) -> str:
+    """A time as people say it: `5s`, `3m12s`, `2h05m`, `3d04h`."""
+    seconds = max(int(seconds), 0)
     if seconds < 60:
         return f"{seconds}s"
     if seconds < 3600:

@@ -11,7 +11,7 @@ import typer
 
 from api.cli.files import read_all
 from api.cli.output import Format, Output, show
-from api.cli.text import block, heading, line
+from api.cli.text import block, hanging, heading, line
 from daemon.domain.errors import StokerError
 
 MAX_LOG_BYTES = 16 * 1024 * 1024
@@ -23,14 +23,6 @@ class Engine(StrEnum):
     SGLANG = "sglang"
     VLLM = "vllm"
     CUSTOM = "custom"
-
-
-class CheckOutput(StrEnum):
-    """How `check` prints."""
-
-    TEXT = "text"
-    JSON = "json"
-    YAML = "yaml"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -60,7 +52,16 @@ def classify(
         "evidence": list(found.evidence),
         "progress": None,
     }
-    show(document, output)
+    show(document, output, _print_class)
+
+
+def _print_class(said: dict[str, Any]) -> None:
+    again = "may work when tried again" if said["retryable"] else "the same launch will fail again"
+    line(f"{said['class']} ({said['kind']}): {again}", style="bold")
+    if said["hint"]:
+        hanging(f"hint: {said['hint']}", indent=2)
+    for row in said["evidence"]:
+        block(row, indent=4)
 
 
 def _log(source: str) -> bytes:
@@ -78,7 +79,7 @@ def check(
     filename: Annotated[
         list[str], typer.Option("--filename", "-f", help="Manifests: a file, a folder (and those in it), or -.")
     ],
-    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="How to print.")] = CheckOutput.TEXT,
+    output: Format = Output.TEXT,
 ) -> None:
     """Try specs without a daemon: what would be refused and why, the command line and the unit file of each role.
 
@@ -87,20 +88,21 @@ def check(
     from api.cli.checking import checked  # noqa: PLC0415 - most commands do without
 
     documents = checked(read_all(filename))
-    if output is CheckOutput.TEXT:
-        for at, document in enumerate(documents):
-            _print(document, first=at == 0)
-    else:
-        show({"check": "stoker/v1", "objects": documents}, Output(output.value))
     if not documents:
         raise StokerError("nothing to check: no document in it")
+    show({"check": "stoker/v1", "objects": documents}, output, _print_all)
     if any(document["problems"] for document in documents):
         raise typer.Exit(1)
 
 
-def _print(document: dict[str, Any], *, first: bool) -> None:
-    if not first:
-        line()
+def _print_all(said: dict[str, Any]) -> None:
+    for at, document in enumerate(said["objects"]):
+        if at:
+            line()
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
     count = len(document["problems"])
     verdict = "ok" if not count else f"{count} problem{'s' if count > 1 else ''}"
     line(f"{document['kind']} {document['name']} ({document['origin']}): {verdict}", style="bold")
@@ -110,10 +112,10 @@ def _print(document: dict[str, Any], *, first: bool) -> None:
     for instance in document["instances"]:
         heading(f"  {instance['unit']} on {instance['host']}, role {instance['role']}")
         line("  command line:")
-        for words in _flags(instance["argv"]):
-            line(f"    {words}")
+        line("    " + " \\\n      ".join(_flags(instance["argv"])))
         line(f"  {instance['path']}:")
-        block(instance["unitText"], indent=4)
+        for row in instance["unitText"].splitlines():
+            line(f"    {row}")
 
 
 def _place(one: dict[str, str]) -> str:

@@ -112,7 +112,7 @@ WRONG = {
     "recording: stoker/v1\nsections: {gpus: 3}": "sections.gpus: must be text or an object with output",
     "recording: stoker/v1\nsections: {gpus: {output: a, base64: b}}": "sections.gpus: give output or base64, not both",
     "recording: stoker/v1\nsections: {gpus: {base64: '@@'}}": "sections.gpus.base64: is not base64",
-    "recording: stoker/v1\nsections: {gpus: {exit_status: 3, output: x}}": "exit_status: unknown key (keys are camel",
+    "recording: stoker/v1\nsections: {gpus: {exit_code: 3, output: x}}": "exit_code: unknown key (keys are camelCase)",
     "recording: stoker/v1\nsections: {processes: [{pid: 3}]}": "sections.processes[0]: user or uid is needed",
     "recording: stoker/v1\nsections: {processes: [{pid: 3, user: root}]}": "give exactly one of ageS",
     "recording: stoker/v1\nsections: {processes: [{pid: x, user: root, ageS: 1}]}": "processes[0].pid: must be",
@@ -167,6 +167,18 @@ def test_replay_prints_yaml_that_says_the_same() -> None:
     text = run("record", "--example").stdout
     as_yaml = run("replay", "-", "-o", "yaml", stdin=text).stdout.encode()
     assert read_yaml(as_yaml)[0]["ownership"][1]["class"] == said("replay", "-", stdin=text)["ownership"][1]["class"]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_as_text_it_fits_and_says_whose_each_process_is_and_what_is_done(columns: int) -> None:
+    file = str(GOLDEN / "h200x2-one-stopped.yaml")
+    done = stoker("replay", file, "--looks", "2", "-o", "text", env=EMPTY | {"COLUMNS": str(columns)})
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0] == "host gpu-a, seen twice, 1 s apart, store s-1"
+    assert any(line.split()[:4] == ["629", "orphan-likely", "TERM", "CONT"] for line in lines)
+    assert {"  signal-term 628 629", "  signal-cont 629"} <= set(lines)
 
 
 def test_the_schema_names_every_key_of_the_example() -> None:
