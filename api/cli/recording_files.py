@@ -25,7 +25,7 @@ MAX_RECORDING_BYTES = 96 * 1024 * 1024
 
 def read_recording(source: str, more: list[Found]) -> tuple[RecordingForm, list[Found]]:
     """The recording in a file and all manifests: those given outrank those beside it, and these what it knows."""
-    origin, documents = _documents(source)
+    origin, documents = documents_of(source)
     recordings = [one for one in documents if isinstance(one, dict) and "recording" in one]
     if len(recordings) != 1:
         hint = "a recording has the key recording: stoker/v1; stoker record --example prints one"
@@ -69,7 +69,8 @@ def _at(origin: str, problems: list[Problem]) -> AdmissionError:
     return AdmissionError([Problem(f"{origin}: {its.path}".rstrip(": "), its.message, its.hint) for its in problems])
 
 
-def _documents(source: str) -> tuple[str, list[Any]]:
+def documents_of(source: str) -> tuple[str, list[Any]]:
+    """Where it was read, and every document in it."""
     origin = "standard input" if source == "-" else source
     try:
         if source == "-":

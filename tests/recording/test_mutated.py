@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.cli.recording_files import declared_in, read_recording
-from api.manifest import read_yaml
+from api.cli.recording_files import declared_in, documents_of, read_recording
 from daemon.domain.errors import AdmissionError
 from daemon.domain.host import HostSpec
 from daemon.recording.form import RecordingForm
@@ -26,7 +25,7 @@ from daemon.replayed import as_json
 
 pytestmark = pytest.mark.strays
 FOLDER = Path(__file__).parents[1] / "golden" / "recordings"
-DOCUMENTS = [read_yaml(path.read_bytes()) for path in sorted(FOLDER.glob("*.yaml"))]
+DOCUMENTS = [documents_of(str(path))[1] for path in sorted(FOLDER.glob("*.yaml"))]
 VALUES: list[Any] = [
     None, True, 0, -1, 1, 2**31 - 1, 2**63, 1.5, "", " ", "\n", "\0", "x", "1", "/", "/../..", "é\u202e", "a=b",
     "[N/A]", "0, GPU-1", "= x\n{", "-", [], {}, [None], {"output": "x"}, {"base64": "AA=="}, ["x", 1], {"pid": 1},
