@@ -185,7 +185,7 @@ def _item(verdict: Verdict, look: Observation, memory: HostMemory, times: _Times
         "startTicks": process.id.start_ticks,
         "owner": holder.ownership.owner,
         "proof": holder.ownership.proof,
-        "unit": holder.unit_group or holder.ownership.unit,
+        "unit": holder.unit_group or holder.child_group or holder.ownership.unit,
         "cgroup": process.cgroup,
         "gpus": [{"index": index, "uuid": uuid, "memoryMib": mib} for uuid, index, mib in holder.gpus],
         "ports": list(holder.ports),
