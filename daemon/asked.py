@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from daemon.domain.observation import Observation, ProcessId, Unknown
+from daemon.domain.observation import Observation, Process, ProcessId, Unknown
 from daemon.domain.status import Event, Reason
 from daemon.memory import Asked, HostMemory
-from daemon.planner.clearing import Verdict, may_clear
+from daemon.planner.clearing import SURVIVES_KILL_S, Verdict, may_clear
 from daemon.planner.holders import Holder
 from daemon.planner.plan import Plan
 from daemon.planner.protect import mps_runs
@@ -111,8 +111,7 @@ def _ended(world: World, plan: Plan, identity: ProcessId, asked: Asked) -> tuple
     if holder is None or holder.process.state == "Z":
         if isinstance(look.apps, Unknown) and holder is None:
             return (look.apps.reason, "whether it still holds a GPU is not known", False) if late else None
-        here = any(process.id == identity for process in look.processes)
-        return Reason.CLEAN, "it has ended, or holds nothing any more" if here else "it is gone", True
+        return _left(world, look.processes, identity, late)
     if world.withheld is not None:
         return world.withheld, "nothing may be changed now; ask again when it may", False
     if holder.ownership.owner == "unknown":
@@ -123,6 +122,22 @@ def _ended(world: World, plan: Plan, identity: ProcessId, asked: Asked) -> tuple
     if verdict is None or verdict.reason is Reason.OK or (verdict.reason is Reason.NOT_OBSERVED_YET and not late):
         return None
     return verdict.reason, verdict.detail, False
+
+
+def _left(
+    world: World, processes: tuple[Process, ...], identity: ProcessId, late: bool
+) -> tuple[Reason, str, bool] | None:
+    """The end of what is listed as holding nothing: bad where it was killed, or has a card open, and is still there."""
+    here = next((process for process in processes if process.id == identity), None)
+    if here is None:
+        return Reason.CLEAN, "it is gone", True
+    fact = world.strays.get(identity)
+    killed_s = None if fact is None or fact.kill_at_s is None else world.now_s - fact.kill_at_s
+    if here.state != "Z" and (here.nvidia_open or killed_s is not None or identity in world.unkillable):
+        stuck = late or identity in world.unkillable or (killed_s is not None and killed_s > SURVIVES_KILL_S)
+        text = f"it is still there, in state {here.state}; reboot the host"
+        return (Reason.UNKILLABLE_PROCESS, text, False) if stuck else None
+    return Reason.CLEAN, "it has ended, or holds nothing any more", True
 
 
 def _decided(plan: Plan, identity: ProcessId) -> Verdict | None:

@@ -152,6 +152,24 @@ async def test_what_survives_is_told_once_and_not_signalled_for_ever(asking: Ask
     assert [(its.count, its.result) for its in told] == [(1, "refused")]
 
 
+async def test_what_was_killed_and_is_no_longer_listed_on_a_card_is_not_called_gone(asking: Asking) -> None:
+    asking.orphan.state = "D"
+    asking.stage.box._signal = lambda signal, target: None  # type: ignore[method-assign]
+    await asking.ask()
+    for _ in range(60):
+        await asking.stage.turn()
+        if asking.signals() == 2:
+            asking.orphan.gpus = {}  # the driver lists it no more; it is there all the same
+            break
+    await asking.stage.turn()
+    (item,) = asking.strays.list("a")["items"]
+    assert (item["pid"], item["verdict"], item["askedBy"]) == (asking.orphan.pid, "Clearing", "ada")
+    said = await asking.turn_until("which ada asked to clear")
+    assert said.endswith("it is still there, in state D; reboot the host")
+    (item,) = asking.strays.list("a")["items"]
+    assert (item["pid"], item["verdict"]) == (asking.orphan.pid, "UnkillableProcess")
+
+
 async def test_a_steady_host_with_strays_writes_nothing_while_they_are_listed(asking: Asking) -> None:
     for _ in range(10):
         await asking.stage.turn()

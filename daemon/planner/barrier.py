@@ -14,7 +14,15 @@ from daemon.engines.takes import memory_share
 from daemon.planner.cards import Card, limit_of, loose_mib
 from daemon.planner.clearing import SURVIVES_KILL_S, may_clear
 from daemon.planner.degraded import FULL_PCT, ROOMY_MIB, SHM
-from daemon.planner.holders import SMALL_SHARE_MIB, Holder, Holders, in_container, unseen_listeners
+from daemon.planner.holders import (
+    LINE_CHARS,
+    SMALL_SHARE_MIB,
+    Holder,
+    Holders,
+    command_of,
+    in_container,
+    unseen_listeners,
+)
 from daemon.planner.protect import is_mps_server, mps_runs
 from daemon.planner.world import Desired, World
 
@@ -116,7 +124,7 @@ def _survivors(desired: Desired, holders: Holders, look: Observation, world: Wor
         if killed_s is not None or _ours_in_d(process, world):
             stuck = killed_s is None or killed_s > SURVIVES_KILL_S
             reason = Reason.UNKILLABLE_PROCESS if stuck else Reason.ORPHAN_WORKERS
-            command = " ".join(process.argv)[:120] or f"[{process.comm}]"
+            command = command_of(process, LINE_CHARS)
             end = "does not end; reboot the host" if stuck else "is ending"
             yield reason, f"pid {process.id.pid} ({command}) in state {process.state} has a card open and {end}"
 

@@ -5,10 +5,13 @@ Called by `daemon.record` for the status and by `daemon.strays` for the live lis
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from daemon.domain.observation import Unknown
 from daemon.domain.status import Reason
-from daemon.planner.clearing import Verdict, wanted_by
-from daemon.planner.holders import Holder
+from daemon.planner.clearing import SURVIVES_KILL_S, Verdict, wanted_by
+from daemon.planner.holders import Holder, Holders, ledger_of
+from daemon.planner.ownership import attribute
 from daemon.planner.plan import Plan
 from daemon.planner.world import World
 
@@ -21,7 +24,27 @@ def judged(world: World, plan: Plan) -> tuple[Verdict, ...]:
         return ()
     decided = {verdict.holder.process.id: verdict for verdict in plan.clearing.verdicts}
     found = [_judged(holder, decided.get(holder.process.id), world) for holder in plan.holders.all]
+    found += _killed(world, plan.holders)
     return tuple(sorted(found, key=lambda v: (_ORDER[v.holder.ownership.owner], v.holder.process.id.pid)))
+
+
+def _killed(world: World, holders: Holders) -> Iterator[Verdict]:
+    """What was killed and is still there, though the driver and the kernel no longer list what it holds (case B07)."""
+    look, told = world.observation, {holder.process.id for holder in holders.all}
+    if isinstance(look, Unknown) or isinstance(look.processes, Unknown):
+        return
+    for process in look.processes:
+        fact = world.strays.get(process.id)
+        killed_s = None if fact is None or fact.kill_at_s is None else world.now_s - fact.kill_at_s
+        stuck = process.id in world.unkillable or (killed_s is not None and killed_s > SURVIVES_KILL_S)
+        if process.id in told or process.state == "Z" or (killed_s is None and not stuck):
+            continue
+        holder = Holder(process, attribute(process, ledger_of(world, look)))
+        if stuck:
+            text = f"survived KILL in state {process.state}; reboot the host"
+            yield Verdict(holder, Reason.UNKILLABLE_PROCESS, text)
+        else:
+            yield Verdict(holder, Reason.CLEARING, "was sent KILL and is ending")
 
 
 def _judged(holder: Holder, decided: Verdict | None, world: World) -> Verdict:

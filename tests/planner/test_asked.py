@@ -8,7 +8,7 @@ import pytest
 
 from daemon.domain.actions import Signal
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import ProcessId, Unknown
+from daemon.domain.observation import Observation, ProcessId, Unknown
 from daemon.domain.status import Reason
 from daemon.planner.clearing import Verdict
 from daemon.planner.conditions import host_conditions
@@ -109,6 +109,22 @@ def test_no_message_about_a_process_shows_its_secrets() -> None:
         assert "serve.py --api-key [redacted]" in plan.blocked["stoker-m.server.service"].detail
         assert secret not in "".join(holder_free(part) for part in said)
     assert driver.box.signalled
+
+
+def test_a_survivors_command_line_shows_no_secret_either() -> None:
+    driver = stage()
+    argv = ("sglang::x", "--api-key", "s3cr3tValue99")
+    proc = driver.box.spawn(argv, ALONE, gpus={UUIDS[0]: 9000}, marks=MARKS, state="D")
+    world = driver.world()
+    look = world.observation
+    assert isinstance(look, Observation)
+    assert isinstance(look.processes, tuple)
+    fact = StrayFact(driver.now_s - 60, term_at_s=driver.now_s - 40, kill_at_s=driver.now_s - 20)
+    seen = tuple(replace(p, nvidia_minors=frozenset({0})) for p in look.processes)
+    unlisted = replace(look, apps=(), processes=seen)
+    plan = decide(replace(world, observation=unlisted, strays={seen[0].id: fact}))
+    detail = plan.blocked["stoker-m.server.service"].detail
+    assert f"pid {proc.pid} (sglang::x --api-key [redacted]) in state D" in detail
 
 
 def holder_free(said: object) -> str:
