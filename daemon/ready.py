@@ -24,6 +24,9 @@ from daemon.verbs import Asks, ask
 
 Verdict = tuple[bool, Reason, str]
 EFFECTIVE_TIMEOUT_S = 10.0
+LOOPBACK = "127.0.0.1"
+NEAR = (LOOPBACK, "127.0.0.2", "127.0.0.3", "127.0.0.4")  # all of 127/8 is this machine
+_TELLS_NOTHING = frozenset({Reason.TRANSPORT_LOST, Reason.CONNECTION_REFUSED})  # refused though somebody listens
 NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
@@ -172,34 +175,52 @@ class Prober:
     async def serves(self, ports: tuple[int, ...], patience_s: float) -> bool | None:
         """Whether any of these ports generates or asks for a key: then whoever holds it is somebody's server.
 
-        None when the host gave no full answer. A port that is silent, refuses or is no HTTP server does not serve.
+        None when the host gave no full answer. A port that is silent or is no HTTP server does not serve.
         """
+        unsure = False
         for port in ports:
-            found = await self._serves_one(port, patience_s)
-            if found is None or found:
-                return found
-        return False
+            found = await self._port_serves(port, patience_s)
+            if found:
+                return True
+            unsure = unsure or found is None
+        return None if unsure else False
 
-    async def _serves_one(self, port: int, patience_s: float) -> bool | None:
-        model = await self._plain(port, "GET", "/v1/models", None, patience_s)
-        if model is None:
+    async def _port_serves(self, port: int, patience_s: float) -> bool | None:
+        """Asked at each address that somebody listens on: a server may be on one of them alone.
+
+        Of several that share an address (SO_REUSEPORT) the kernel picks one for each connection: their silence tells
+        nothing of the others. Nor does any while listeners come and go.
+        """
+        first = await self._plain(port, LOOPBACK, "GET", "/v1/models", None, patience_s)
+        if first is None or isinstance(first.listeners, Unknown):
             return None
-        if model.failure is not None:
-            return False if model.failure is not Reason.TRANSPORT_LOST else None
-        if model.http_status in (401, 403):
-            return True
-        name = _first_model(model.body)
-        body = {"model": name, "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
-        made = await self._plain(port, "POST", "/v1/completions", body, patience_s)
-        if made is None:
-            return None
-        return made.failure is None and (made.http_status in (401, 403) or 200 <= made.http_status < 300)
+        doors, places = _doors(first), [listener.address for listener in first.listeners]
+        unsure = doors is None or len(places) > len(set(places))
+        for address in doors or ():
+            models, made = await self._door(port, address, first if address == LOOPBACK else None, patience_s)
+            if _asks_for_a_key(models) or _asks_for_a_key(made) or _generated_here(made):
+                return True
+            last = models if made is None else made
+            unsure = unsure or last is None or last.failure in _TELLS_NOTHING or last.listeners != first.listeners
+        return None if unsure else False
+
+    async def _door(
+        self, port: int, address: str, models: ProbeAnswer | None, patience_s: float
+    ) -> tuple[ProbeAnswer | None, ProbeAnswer | None]:
+        """What was answered at one address: its models, then a generation where it answers at all."""
+        if models is None:
+            models = await self._plain(port, address, "GET", "/v1/models", None, patience_s)
+        if models is None or models.failure is not None or models.http_status in (401, 403):
+            return models, None
+        body = {"model": _first_model(models.body), "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
+        made = await self._plain(port, address, "POST", "/v1/completions", body, patience_s)
+        return (models, made) if made is not None else (None, None)
 
     async def _plain(
-        self, port: int, method: str, path: str, body: dict[str, Any] | None, patience_s: float
+        self, port: int, address: str, method: str, path: str, body: dict[str, Any] | None, patience_s: float
     ) -> ProbeAnswer | None:
         lines = [("unit", NO_UNIT), ("port", str(port)), ("url-path", path), ("method", method)]
-        lines.append(("timeout-s", str(int(patience_s))))
+        lines += [("timeout-s", str(int(patience_s))), ("address", address)]
         data = b"" if body is None else json.dumps(body).encode()
         try:
             answer = await ask(self._road, "probe", lines, timeout_s=patience_s + 15, body=data)
@@ -219,6 +240,34 @@ def _whole(answer: Answer) -> ProbeAnswer:
 def _near(listen: str) -> str:
     """Where the probe connects: loopback for a wildcard, else the declared address itself."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "localhost": "127.0.0.1"}.get(listen, listen)  # noqa: S104
+
+
+def _asks_for_a_key(answer: ProbeAnswer | None) -> bool:
+    return answer is not None and answer.failure is None and answer.http_status in (401, 403)
+
+
+def _generated_here(answer: ProbeAnswer | None) -> bool:
+    return answer is not None and answer.failure is None and 200 <= answer.http_status < 300
+
+
+def _doors(answer: ProbeAnswer) -> list[str] | None:
+    """The addresses at which all who listen on the port are reached, by an answer at loopback; None: not all can be.
+
+    The more exact address wins: a wildcard is reached where nobody listens on that very address.
+    """
+    assert not isinstance(answer.listeners, Unknown)
+    here = {listener.address for listener in answer.listeners}
+    doors = here - {"0.0.0.0", "::"}  # noqa: S104
+    if "0.0.0.0" in here:  # noqa: S104
+        doors.add(next((place for place in NEAR if place not in here), NEAR[0]))
+    if not here and answer.failure is None:
+        doors.add(LOOPBACK)  # somebody answered, and it was not seen who
+    if "::" in here:
+        dual = answer.failure is not Reason.CONNECTION_REFUSED and not here & {"0.0.0.0", LOOPBACK}  # noqa: S104
+        if "::1" in here and not dual:
+            return None
+        doors.add(LOOPBACK if dual else "::1")
+    return sorted(doors)
 
 
 def _first_model(body: bytes) -> str:

@@ -67,3 +67,51 @@ async def test_a_probe_that_is_cancelled_stays_cancelled(tmp_path: Path) -> None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+class Port:
+    """A host on whose port processes listen at these addresses, (address in hexadecimal, pid, whether it serves)."""
+
+    def __init__(self, *listening: tuple[str, str, bool]) -> None:
+        self._rows = "".join(f"9000 {place} {100 + at}\n" for at, (_, place, _) in enumerate(listening)).encode()
+        self._serves = {address: serves for address, _, serves in listening}
+        self.asked: list[str] = []
+
+    async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        lines = dict(line.split(" ", 1) for line in stdin.decode().split("\n.\n")[0].split("\n"))
+        address = lines["address"]
+        self.asked.append(address)
+        reached = address if address in self._serves else "*" if "*" in self._serves and ":" not in address else ""
+        response = (7, b"") if not reached else (0, b"200\n{}") if self._serves[reached] else (28, b"")
+        unit = b"InvocationID=\nMainPID=0\nControlGroup=\nActiveState=inactive\n"
+        return frame(
+            {
+                "before": (0, unit), "listeners": (0, self._rows), "response": response, "peer": (0, b""),
+                "cgroups": (0, b""), "main": (1, b""), "mark": (1, b""), "after": (0, unit),
+            },
+            verb,
+            nonce=lines["nonce"],
+        )  # fmt: skip
+
+
+ANY, NEAR, FAR = ("*", "00000000"), ("127.0.0.1", "0100007F"), ("192.0.2.1", "010200C0")
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize(
+    ("listening", "serves"),
+    [
+        ([(*NEAR, False)], False),
+        ([(*NEAR, True)], True),
+        ([(*FAR, True)], True),  # nothing answers at loopback
+        ([(*NEAR, False), (*FAR, True)], True),
+        ([(*NEAR, False), (*ANY, True)], True),  # the more exact address wins at 127.0.0.1
+        ([(*NEAR, False), (*FAR, False)], False),
+        ([(*NEAR, False), (*NEAR, False)], None),  # SO_REUSEPORT: who answered there is the kernel's dice
+        ([], False),
+    ],
+)
+async def test_whether_a_port_serves_is_asked_at_each_address_somebody_listens_on(
+    listening: list[tuple[str, str, bool]], serves: bool | None
+) -> None:
+    assert await Prober(Port(*listening)).serves((9000,), 1.0) is serves

@@ -31,8 +31,9 @@ class Probe:
         listed = "".join(f"{port} {hexadecimal(p.ports[port])} {p.pid}\n" for p in listeners)
         groups = {p.pid: p.cgroup for p in ([main] if main is not None else []) + listeners}
         cmdline, mark = (main.cmdline, main.environment("STOKER_LAUNCH")) if main is not None else (b"", None)
-        reply = self._ask(port, listeners, body)
-        code, data, peer = self._response(reply, listeners)
+        reached = self._reached(port, listeners)
+        reply = self._ask(reached, body)
+        code, data, peer = self._response(reply, reached)
         shown = _groups([*([main.pid] if main is not None else []), *(p.pid for p in listeners), *peer], groups)
         return {
             "before": before,
@@ -67,24 +68,33 @@ class Probe:
     def _main(self) -> SimProcess | None:
         return self.units.get(self.asked.unit).main if self.asked.units else None
 
-    def _ask(self, port: int, listeners: list[SimProcess], body: bytes) -> Reply:
-        if not listeners:
+    def _reached(self, port: int, listeners: list[SimProcess]) -> SimProcess | None:
+        """Who gets the connection: the most exact address wins; among equals (SO_REUSEPORT) the kernel throws dice."""
+        asked = self.asked.value("address", "127.0.0.1")
+        for address in dict.fromkeys((asked, *(() if ":" in asked else ("0.0.0.0",)), "::")):  # noqa: S104
+            found = [process for process in listeners if process.ports[port] == address]
+            if found:
+                return found[0] if len(found) == 1 else self.machine.rng.choice(found)
+        return None
+
+    def _ask(self, reached: SimProcess | None, body: bytes) -> Reply:
+        if reached is None:
             return Reply(failed=7)
-        if listeners[0].serves is None:
+        if reached.serves is None:
             return Reply(failed=28)
         pairs = (header.partition(":") for header in self.asked.headers)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         request = Request(self.asked.value("method", "POST"), self.asked.value("url-path", "/"), headers, body)
-        return listeners[0].serves.http(request)
+        return reached.serves.http(request)
 
-    def _response(self, reply: Reply, listeners: list[SimProcess]) -> tuple[int, bytes, list[int]]:
+    def _response(self, reply: Reply, reached: SimProcess | None) -> tuple[int, bytes, list[int]]:
         """Exit status, data, and the far end's pids: nobody holds a connection that only the kernel took."""
         if reply.failed == 28:
             self.took_s = float(self.asked.number("timeout-s", 30))
-        if reply.failed == 7:
+        if reached is None or reply.failed == 7:
             return 7, b"", []
-        took = listeners[0].serves is not None and listeners[0].state not in ("T", "D")
-        peer = [listeners[0].pid] if took else []
+        took = reached.serves is not None and reached.state not in ("T", "D")
+        peer = [reached.pid] if took else []
         if reply.failed:
             return reply.failed, b"", peer
         return 0, f"{reply.status}\n".encode() + reply.body[:MAX_BODY], peer
