@@ -167,16 +167,13 @@ class HostMemory:
         self.unwell -= well
 
     def note_seen(self, desired: Desired, unit: Unit) -> None:
-        """An instance runs, or gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""
-        if unit.running:
-            self.note_held(desired)
-        elif unit.active_state == "failed" and desired.gpu_uuids & self.recovered:
+        """An instance gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""
+        if not unit.running and unit.active_state == "failed" and desired.gpu_uuids & self.recovered:
             self.cleared.add(unit.name)
 
     def note_held(self, desired: Desired) -> None:
         """An instance of ours runs: its cards and ports have been ours since this boot."""
-        self.held_before |= desired.gpu_uuids
-        self.held_before |= {f"port:{port}" for port in desired.ports}
+        self.held_before |= desired.holds
 
     def _forget_boot(self, boot_id: str) -> None:
         self.boot_id = boot_id

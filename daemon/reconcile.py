@@ -34,7 +34,7 @@ from daemon.planner.plan import Plan, decide
 from daemon.planner.waits import step
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
-from daemon.remember import adopt, corrected, count, recall, remember, restarts, returned, stamp
+from daemon.remember import adopt, corrected, count, note_held, recall, remember, restarts, returned, stamp
 from daemon.signalled import kills, note_signalled, survivors, tell_survivors
 from daemon.store import Store
 from daemon.verbs import Asks
@@ -190,6 +190,8 @@ class Reconciler:
             unit = look.unit(one.unit) if isinstance(look, Observation) else None
             if unit is not None and not isinstance(unit, Unknown):
                 memory.note_seen(one, unit)
+        if isinstance(look, Observation):
+            await note_held(self._store, declared, desired, look, memory)
         return World(
             name=declared.object.name,
             host=declared.spec,

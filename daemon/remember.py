@@ -6,6 +6,7 @@ is no drift: corrections are kept under the generation that they were made for.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,11 +14,13 @@ from datetime import UTC, datetime, timedelta
 
 from daemon.declared import HostDeclaration
 from daemon.domain.actions import RemoveUnit, Signal, SweepShm
-from daemon.domain.observation import Unknown
+from daemon.domain.errors import NotFound
+from daemon.domain.observation import Observation, Unknown
 from daemon.execute import Done
 from daemon.memory import HostMemory
 from daemon.planner.cards import Card
 from daemon.planner.desired import unit_name
+from daemon.planner.drift import launch_mark
 from daemon.planner.environment import first_seen
 from daemon.planner.plan import Plan
 from daemon.planner.waits import Wait, taken_up
@@ -122,6 +125,39 @@ async def recall(store: Store, declared: HostDeclaration, memory: HostMemory, wa
     if memory.plan is None and not memory.cards:
         memory.cards = await _baselines(store, declared.object)
         memory.waits = _held_up_before(declared.rows, wall, now_s)
+
+
+async def note_held(
+    store: Store, declared: HostDeclaration, desired: Iterable[Desired], look: Observation, memory: HostMemory
+) -> None:
+    """The cards and ports that an instance of ours has held since boot.
+
+    In the store as well: an instance may be down when the next daemon comes.
+    """
+    boot_id = look.identity.boot_id
+    for row in declared.rows:
+        boot, *things = row.extra.get("held", [""])
+        memory.held_before |= set(things) if boot == boot_id else set()
+    for one in desired:
+        unit = look.unit(one.unit)
+        if unit is None or isinstance(unit, Unknown) or not unit.running or one.holds <= memory.held_before:
+            continue
+        if launch_mark(unit) != one.launch_hash:
+            continue  # what runs is of another launch, on other cards or another port perhaps
+        memory.note_held(one)
+        with contextlib.suppress(NotFound):  # deleted meanwhile
+            await store.change_instance(
+                one.declared.spec_uid, one.declared.role, declared.object.name, _held(boot_id, one.holds)
+            )
+
+
+def _held(boot_id: str, things: frozenset[str]) -> Callable[[StoredInstance], StoredInstance]:
+    def changed(row: StoredInstance) -> StoredInstance:
+        boot, *before = row.extra.get("held", [""])
+        known = things | (set(before) if boot == boot_id else set())
+        return replace(row, extra={**row.extra, "held": [boot_id, *sorted(known)]})
+
+    return changed
 
 
 async def _baselines(store: Store, host: StoredObject) -> dict[str, Card]:

@@ -426,3 +426,28 @@ async def test_cards_that_change_are_told_once_as_drift_of_the_host(stage: Stage
     assert [(d["layer"], d["field"]) for d in said.status["drift"]] == [("inventory", f"uuid.{UUIDS[3]}")]
     told = [e for e in await stage.store.events("Host", "a") if e.reason == "GPUInventoryChanged"]
     assert [e.count for e in told] == [1]
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize("ran", [True, False])
+async def test_what_an_instance_held_since_boot_is_known_to_the_next_daemon(stage: Stage, ran: bool) -> None:
+    """A likely orphan is cleared from a card that was ours since boot, and from no other."""
+    engine = ("python", "-m", "sglang.launch_server", "--port", "40000")
+    if ran:
+        await stage.settle()
+        stage.box.crash(UNIT)
+    stray = stage.box.spawn(engine, "/stray", gpus={UUIDS[0]: 9_000})
+    stage.memory = HostMemory()
+    await stage.settle()
+    assert (stray.pid in stage.box.procs) is not ran
+
+
+@pytest.mark.strays
+async def test_cards_that_a_running_unit_does_not_hold_yet_were_not_ours_before(stage: Stage) -> None:
+    """The spec moves to cards on which a person's server sits: what still runs is of the launch before."""
+    await stage.settle()
+    engine = ("python", "-m", "sglang.launch_server", "--port", "40000")
+    theirs = stage.box.spawn(engine, "/stray", gpus={UUIDS[2]: 9_000})
+    await stage.put(gpus=(2, 3))
+    await stage.settle()
+    assert theirs.pid in stage.box.procs

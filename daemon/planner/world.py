@@ -67,6 +67,11 @@ class Desired:
         """UUIDs of the bound cards."""
         return frozenset(uuid for _, uuid in self.gpus)
 
+    @property
+    def holds(self) -> frozenset[str]:
+        """What it holds when it runs, as `World.held_before` names it."""
+        return self.gpu_uuids | {f"port:{port}" for port in self.ports}
+
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
