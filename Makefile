@@ -6,6 +6,8 @@
 # make show M=NAME  the tests with that pytest marker, root ones included
 # make simulate N=1000  that many seeded runs of the daemon over simulated hosts on virtual time, kept in
 #             tests/simulation/RESULT.txt; make simulate SEED=7 TRACE=file  one of them again, with every command it sent
+# make strays N=10000  that many seeded runs with random mixtures of strays and their look-alikes, kept in
+#             tests/simulation/STRAYS_RESULT.txt; make strays SEED=7 TRACE=file  one of them again
 # make fuzz   200,000 damaged answers for the parsers, the figures kept in tests/probes/FUZZ_RESULT.txt; N=… gives another number
 # make crash-points  the daemon killed at every point of five scenarios on real test hosts; make hosts does one of each kind
 # make bench  the figures; needs what make hosts needs
@@ -13,7 +15,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-.PHONY: demo test hosts hosts-main hosts-fleet hosts-strays hosts-long hosts-timed can-boot show simulate fuzz crash-points bench lint lock
+.PHONY: demo test hosts hosts-main hosts-fleet hosts-strays hosts-long hosts-timed can-boot show simulate strays fuzz crash-points bench lint lock
 
 $(STAMP): requirements.txt pyproject.toml
 	python3 -c 'import sys; sys.exit("python3 is older than 3.11" if sys.version_info < (3, 11) else 0)'
@@ -63,6 +65,10 @@ show: $(STAMP)
 simulate: $(STAMP)
 	$(PY) -m tests.simulation.many $(if $(SEED),--only $(SEED) $(if $(TRACE),--trace $(TRACE)),\
 	  --seeds $(or $(N),1000) $(if $(FIRST),--first $(FIRST)) --result tests/simulation/RESULT.txt)
+
+strays: $(STAMP)
+	$(PY) -m tests.simulation.strays.many $(if $(SEED),--only $(SEED) $(if $(TRACE),--trace $(TRACE)),\
+	  --seeds $(or $(N),1000) $(if $(FIRST),--first $(FIRST)) --result tests/simulation/STRAYS_RESULT.txt)
 
 fuzz: $(STAMP)
 	$(PY) -m tests.probes.fuzz $(if $(N),--inputs $(N)) $(if $(SEED),--seed $(SEED)) --result tests/probes/FUZZ_RESULT.txt

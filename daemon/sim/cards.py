@@ -44,7 +44,10 @@ class Said:
 
 
 class Cards:
-    """All GPUs. `missing` cards fell off the bus: later ones move up. `failure` replaces every answer."""
+    """All GPUs. `missing` cards fell off the bus: later ones move up. `failure` replaces every answer.
+
+    `ghosts` are (card, pid, name, MiB) that the driver names by a pid of another namespace.
+    """
 
     def __init__(
         self, count: int, product: str, total_mib: int, processes: Processes, clock: Callable[[], float]
@@ -57,6 +60,7 @@ class Cards:
             for n in range(count)
         ]
         self.missing: set[int] = set()
+        self.ghosts: list[tuple[int, int, str, int]] = []
         self.failure: tuple[int, str] | None = None
         self.hung = False
         self.hung_pid: int | None = None
@@ -79,6 +83,7 @@ class Cards:
         mine = [mib for process in self._processes for number, mib in process.memory.items() if number == card.number]
         card.lingering = [(until, mib) for until, mib in card.lingering if until > self._clock()]
         mine += [mib for _, mib in card.lingering]
+        mine += [mib for number, _, _, mib in self.ghosts if number == card.number]
         context = BASE_MIB + CONTEXT_MIB * len(mine) if mine else card.idle_mib
         return sum(mine) + context + card.loose_mib
 
@@ -156,5 +161,6 @@ class Cards:
     def _app_rows(self) -> str:
         """By card, the youngest pid first, as the tool was recorded."""
         shown = {card.number: card.uuid for card in self.present}
-        rows = sorted((n, -p.pid, mib, p.name) for p in self._processes for n, mib in p.memory.items() if n in shown)
-        return "".join(f"{shown[number]}, {-pid}, {name}, {mib}\n" for number, pid, mib, name in rows)
+        rows = [(n, -p.pid, mib, p.name) for p in self._processes for n, mib in p.memory.items() if n in shown]
+        rows += [(n, -pid, mib, name) for n, pid, name, mib in self.ghosts if n in shown]
+        return "".join(f"{shown[number]}, {-pid}, {name}, {mib}\n" for number, pid, mib, name in sorted(rows))

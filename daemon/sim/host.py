@@ -143,6 +143,8 @@ class SimHost(Moves):
         self.machine.agenda.clear()
         self.machine.processes.by_pid.clear()
         self.machine.sessions.clear()
+        self.machine.ended.clear()
+        self.machine.cards.ghosts.clear()
         self.machine.disk.empty_run()
         self.machine.shm.files.clear()
         self.machine.boot_id = self.machine.uuid()

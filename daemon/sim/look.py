@@ -136,7 +136,8 @@ class Look:
         if unit is not None and unit.load_state != "not-found":
             state, load = unit.active, unit.load_state
         else:
-            lives = any(name in process.cgroup.split("/") for process in self.processes.values())
+            here = any(name in process.cgroup.split("/") for process in self.processes.values())
+            lives = here and name not in self.machine.ended
             state, load = ("active", "loaded") if lives else ("inactive", "not-found")
         return f"Id={name}\nLoadState={load}\nActiveState={state}\n"
 
@@ -184,6 +185,7 @@ class Look:
     def _process_sections(self) -> Sections:
         chosen = self.chosen
         pids = _spaced([str(process.pid) for process in chosen])
+        readable = _spaced([str(process.pid) for process in chosen if not process.veiled])
         uids = "".join(f"/proc/{p.pid}/status:Uid:\t{p.uid}\t{p.uid}\t{p.uid}\t{p.uid}\n" for p in chosen)
         lines = [self.machine.users[uid] for uid in dict.fromkeys(p.uid for p in chosen) if uid in self.machine.users]
         mains = [p for p in chosen if any(self.units.get(name).main is p for name in self.names)]
@@ -194,7 +196,7 @@ class Look:
             "uids": (0, uids.encode()),
             "users": (0, "".join(f"{line}\n" for line in lines).encode()),
             "environ": (0, self._environ(chosen, mains)),
-            "environ_ok": (0, f"{pids}\n".encode()),
+            "environ_ok": (0, f"{readable}\n".encode()),
             "nvfds": (0, "".join(f"{p.pid} {name}\n" for p in chosen for name in p.devices).encode()),
             "sockets": (0, self._sockets(chosen)),
             "sessions": (0, "".join(f"{s} {pid}\n" for s, pid in self._sessions()).encode()),
@@ -202,7 +204,9 @@ class Look:
         }
 
     def _environ(self, chosen: list[SimProcess], mains: list[SimProcess]) -> bytes:
-        marks = [(p.pid, key, value) for p in chosen for key, value in p.environ if key.startswith("STOKER_")]
+        marks = [
+            (p.pid, key, value) for p in chosen if not p.veiled for key, value in p.environ if key.startswith("STOKER_")
+        ]
         prefixes = tuple(self.asked.prefixes)
         names = self.asked.names
         asked = [(p.pid, k, v) for p in mains for k, v in p.environ if k in names or k.startswith(prefixes)]

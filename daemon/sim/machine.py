@@ -56,6 +56,7 @@ class Machine:
         self.load_s = 6.0
         self.systemd = 252
         self.sessions: dict[str, int] = {}
+        self.ended: set[str] = set()  # units that systemd has forgotten though processes are still in their cgroup
 
     def clock(self) -> float:
         return self.now() if self.at is None else self.at

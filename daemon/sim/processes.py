@@ -22,6 +22,7 @@ class SimProcess:
 
     `unreaped`: its parent does not wait for it, so that it becomes a zombie. `deaf` ignores TERM.
     `stuck` is in state D: no signal ends it. `tethered` dies with its parent (SGLang's ranks do).
+    `veiled`: its environment cannot be read.
     """
 
     pid: int
@@ -48,6 +49,7 @@ class SimProcess:
     tethered: bool = False
     deaf: bool = False
     unreaped: bool = False
+    veiled: bool = False
     on_term: Callable[[], None] | None = None
     on_end: Callable[[int, int], None] | None = None
     serves: Serves | None = None

@@ -19,11 +19,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from tests.provenance import made
 from tests.simulation.run import Result, run_seed
 
 FIRST_SEED = 1
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -57,9 +59,9 @@ class Tally:
         yield f"seeds: {self.seeds}, failed: {len(self.failed)}"
         yield f"seconds per 1,000 seeds: {per:.0f} on {self.cores} cores"
         yield f"virtual time: {self.virtual_s / 3600:.0f} h"
-        yield f"faults: {_counted(self.faults)}"
-        yield f"changes on hosts: {_counted(self.changes)}"
-        yield f"signals: {_counted(self.signals)}"
+        yield f"faults: {counted(self.faults)}"
+        yield f"changes on hosts: {counted(self.changes)}"
+        yield f"signals: {counted(self.signals)}"
         if len(self.converged_s) > 1:
             cuts = statistics.quantiles(self.converged_s, n=100, method="inclusive")
             most = max(self.converged_s)
@@ -68,7 +70,7 @@ class Tally:
             yield from (f"SEED={one.seed}: {line[:400]}" for line in one.wrong[:4])
 
 
-def _counted(found: Counter[str]) -> str:
+def counted(found: Counter[str]) -> str:
     total = sum(found.values())
     return f"{total} (" + ", ".join(f"{kind} {count}" for kind, count in sorted(found.items())) + ")"
 
@@ -84,21 +86,30 @@ def tried(seed: int) -> Result:
 
 
 def run_many(seeds: Iterable[int], cores: int, told: Callable[[Result], None] | None = None) -> Tally:
-    """All of them, spread over processes; the next seed is taken when one of them is free. `told` hears of each."""
-    tally, begun = Tally(cores), time.monotonic()
-    left, running = iter(seeds), set[Future[Result]]()
+    """All of them, spread over processes. `told` hears of each."""
+    tally = Tally(cores)
+
+    def take(one: Result) -> None:
+        tally.add(one)
+        if told is not None:
+            told(one)
+
+    tally.wall_s = spread(tried, seeds, cores, take)
+    tally.failed.sort(key=lambda one: one.seed)
+    return tally
+
+
+def spread(tried: Callable[[int], R], seeds: Iterable[int], cores: int, take: Callable[[R], None]) -> float:
+    """Each seed tried in one of so many processes, the next when one of them is free; how long that took, in s."""
+    begun, left, running = time.monotonic(), iter(seeds), set[Future[R]]()
     with ProcessPoolExecutor(cores, initializer=gc.disable) as pool:  # once a seed is enough, and a sixth faster
         running |= {pool.submit(tried, seed) for seed in islice(left, cores)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for one in done:
-                tally.add(one.result())
-                if told is not None:
-                    told(one.result())
+                take(one.result())
                 running |= {pool.submit(tried, seed) for seed in islice(left, 1)}
-    tally.wall_s = time.monotonic() - begun
-    tally.failed.sort(key=lambda one: one.seed)
-    return tally
+    return time.monotonic() - begun
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -51,14 +51,14 @@ def run_seed(seed: int, trace: TextIO | None = None) -> Result:
     """The whole run, on a loop and in a folder of its own. What the daemon logs goes nowhere: events tell it too."""
     memory = Path("/dev/shm")
     with (
-        _silent(),
+        silent(),
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="stoker-sim-") as folder,
     ):
         return loop.run(_run(seed, Path(folder), Tape(trace)))
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     before = structlog.get_config()
     structlog.configure(processors=[_dropped])
     try:

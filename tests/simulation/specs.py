@@ -29,6 +29,9 @@ class Wish:
     run: bool = True
     suspend: bool = False
     engine: str = "sglang"
+    user: str = ""
+    kill: str = "orphans"
+    grace_s: int = 20
 
     def json(self) -> dict[str, Any]:
         """As the store keeps it after admission."""
@@ -42,6 +45,8 @@ class Wish:
             "readiness": {"period": f"{self.period_s}s"},
             "run": self.run,
             "suspend": self.suspend,
+            "user": self.user or None,
+            "strays": {"kill": self.kill, "grace": f"{self.grace_s}s"},
         }
         return ServingSpec.model_validate(said).model_dump(by_alias=True, exclude_none=True, mode="json")
 

@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from daemon.controller import Controller
 from daemon.domain.errors import StokerError
@@ -99,13 +100,13 @@ class World:
 
     # ---- what a person does ----
 
-    async def declare_hosts(self, exclusive: bool) -> None:
-        """The Host objects, in mode enforce."""
+    async def declare_hosts(self, exclusive: bool, more: Mapping[str, Any] | None = None) -> None:
+        """The Host objects, in mode enforce; `more` is what else they say."""
         assert self.store is not None
         for number, name in enumerate(self.hosts):
             said = {
                 "ssh": {"address": f"192.0.2.{number + 1}"}, "mode": "enforce", "period": f"{self.period_s}s",
-                "exclusive": exclusive, "gpus": {"count": 8},
+                "exclusive": exclusive, "gpus": {"count": 8}, **(more or {}),
             }  # fmt: skip
             spec = HostSpec.model_validate(said).model_dump(by_alias=True, exclude_none=True, mode="json")
             await self.store.put("Host", name, spec, actor="person", now=self.wall())
