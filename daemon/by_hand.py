@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,12 +15,12 @@ from daemon import __version__
 from daemon.declared import HostDeclaration, declaration
 from daemon.domain.errors import NotFound, TransportError, VerbFailed
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import Fence, Unknown
+from daemon.domain.observation import Fence, Observation, Unknown
 from daemon.domain.spec import ServingSpec
 from daemon.domain.status import Event, Reason
 from daemon.lease import take_fence
 from daemon.memory import HostMemory
-from daemon.observe import Wanted, observe
+from daemon.observe import LEFTOVERS_FROM, Wanted, observe
 from daemon.planner.world import Declared
 from daemon.probes.report import Cut, Section, parse_partial
 from daemon.reconcile import wanted
@@ -66,9 +66,14 @@ async def record_look(store: Store, road: Asks, name: str, memory: HostMemory, b
     declared = await declaration(store, name)
     if declared is None:
         raise NotFound(f"Host {name} does not exist")
-    return await look_json(
-        road, name, wanted(declared.declared, declared.retired), by, _knows(store.uid, declared, memory)
-    )
+    helper = memory.look.helper if isinstance(memory.look, Observation) else 0
+    asked = whole(wanted(declared.declared, declared.retired), helper)
+    return await look_json(road, name, asked, by, _knows(store.uid, declared, memory))
+
+
+def whole(asked: Wanted, helper: int) -> Wanted:
+    """With all that this version of the helper can tell, also what the daemon asks for at times only."""
+    return replace(asked, leftovers=helper >= LEFTOVERS_FROM)
 
 
 async def look_json(road: Asks, name: str, asked: Wanted, by: ByHand, knows: Json) -> Json:

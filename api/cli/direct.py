@@ -7,7 +7,7 @@ from typing import Any
 
 from api.cli.files import Found
 from api.cli.recording_files import declared_in
-from daemon.by_hand import ByHand, look_json
+from daemon.by_hand import ByHand, look_json, whole
 from daemon.controller import ssh_settings
 from daemon.domain.errors import StokerError
 from daemon.domain.host import HostSpec
@@ -26,11 +26,11 @@ async def look(name: str | None, found: list[Found]) -> dict[str, Any]:
     roads = Roads(ssh_settings(settings), hosts.get)
     try:
         road = roads.road(chosen, hosts[chosen])
-        await ensure_helper(road, hosts[chosen], auto=False)
+        helper = await ensure_helper(road, hosts[chosen], auto=False)
         here = [declared for one in specs for declared in declared_of(one, chosen)]
         by = ByHand(monotonic, wall_clock, settings.look_timeout_s)
         knows = {"manifests": [one.document for one in found]}
-        return await look_json(road, chosen, wanted(here), by, knows)
+        return await look_json(road, chosen, whole(wanted(here), helper.version), by, knows)
     finally:
         await roads.close()
 

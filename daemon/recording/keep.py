@@ -40,6 +40,7 @@ COMMANDS = {
     "sessions": "grep -sH '^LEADER=[0-9]' /run/systemd/sessions/*",
     "health": "nvidia-smi --query-gpu=uuid,ecc.errors.uncorrected.volatile.total,… --format=csv,noheader,nounits",
     "kernel": "dmesg, the lines of cards and of want of memory",
+    "shm": "find /dev/shm …, with the owners of what lies there",
     "space": "stat -f -c '%b %f %a %S %c %d %n' /dev/shm …",
     "exe": "find /proc/PID/cwd /proc/PID/exe -printf …",
 }
