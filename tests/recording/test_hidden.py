@@ -51,6 +51,10 @@ PLACES = {
     "a token anywhere": {"processes": proc(5, b"curl", b"-H", b"Authorization: Bearer " + KEY.encode())},
     "a password in a URL": {"processes": proc(5, b"x", b"--url", f"https://me:{PASSWORD}@hub".encode())},
     "an environment": {"environ": b"/proc/5/environ\0HF_TOKEN=" + KEY.encode() + b"\0/proc/5/environ\0A=b\0"},
+    "an environment's value with blanks": {"environ": b"/proc/5/environ\0HF_TOKEN=one two " + KEY.encode() + b"\0"},
+    "blanks in what systemd has loaded": {
+        "loaded": b'= u.service\n{"type":"as","data":["HF_TOKEN=one two ' + KEY.encode() + b'","A=b"]}\n'
+    },
     "an environment's URL": {"environ": f"/proc/5/environ\0PROXY=http://u:{PASSWORD}@p:1\0".encode()},
     "a unit file": {"texts": b"/x\0[Service]\nEnvironment=API_KEY=" + KEY.encode() + b" A=b\nNice=5\n\0"},
     "a unit file's ExecStart": {"texts": b"/x\0[Service]\nExecStart=/v --api-key " + KEY.encode() + b" --tp 2\n\0"},

@@ -103,6 +103,7 @@ async def test_the_plan_of_a_look_that_shows_orphans_is_the_daemons_own(tmp_path
             done = await stage.turn()
             if any(isinstance(action, Signal) for action in done.plan.actions):
                 break
+        assert "port:30001" in document["knows"]["held"]
         twice = replayed_twice(document, tmp_path)
         assert [one["why"] for one in twice["plan"]] == [action.why for action in done.plan.actions]
         signalled = {pid for one in twice["plan"] for pid in one["pids"]}
