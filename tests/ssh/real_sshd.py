@@ -49,8 +49,8 @@ class RealSshd:
             self.port = unused.getsockname()[1]
         self.new_key("client_key")
         self.new_key("host_key")
-        for user in USERS:
-            self._user(user)
+        lines = ["sshd:x:100:65534::/run/sshd:/usr/sbin/nologin", *map(self._user, USERS)]
+        (folder / "passwd").write_text("".join(f"{line}\n" for line in lines))
         (folder / "helper").write_bytes(host.helper_text())
         (folder / "config").write_text(_CONFIG.format(folder=folder) + config)
 
@@ -60,8 +60,8 @@ class RealSshd:
         command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name))
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
-    def _user(self, name: str) -> None:
-        """A root by that name, whose shell it is, and whose shell talks when it starts."""
+    def _user(self, name: str) -> str:
+        """The line of a root by that name, whose shell it is, and whose shell talks when it starts."""
         home = self.folder / f"home.{name}"
         (home / ".config/fish").mkdir(parents=True)
         for file in (".bashrc", ".cshrc", ".config/fish/config.fish"):
@@ -70,9 +70,7 @@ class RealSshd:
         if name == "ash":
             shell = self.folder / "ash"
             shell.symlink_to("/bin/busybox")
-        with (self.folder / "passwd").open("a") as file:
-            first = "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n" if file.tell() == 0 else ""
-            file.write(f"{first}{name}:x:0:0::{home}:{shell}\n")
+        return f"{name}:x:0:0::{home}:{shell}"
 
     @property
     def host_key(self) -> str:

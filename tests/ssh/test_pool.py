@@ -8,6 +8,7 @@ from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.ssh import LocalRoad
 from tests.ssh.stage import fails, pool, serve, spec_of, until
+from tests.ssh.test_handshake import silent
 
 
 async def test_a_jump_host_has_its_own_key_and_one_connection_for_all() -> None:
@@ -81,6 +82,19 @@ async def test_few_handshakes_at_once_go_through_one_jump_host() -> None:
         await asyncio.gather(*(roads.road(f"h{n}", spec).run(("true",), b"", 10) for n in range(12)))
         assert (sshd.logins, jump.logins) == (12, 1)
         assert sshd.most_shaking <= 3
+
+
+async def test_hosts_that_never_answer_delay_none_of_the_others() -> None:
+    """F18: of three hundred hosts four never answer; all the others have, while these are still waited for."""
+    slow = {"login_timeout_s": 60, "connect_timeout_s": 60}
+    async with serve() as sshd, silent() as port, pool(**slow) as roads, asyncio.TaskGroup() as group:
+        waits = [roads.road(f"d{n}", spec_of(sshd, port=port)).run(("true",), b"", 90) for n in range(4)]
+        dead = [group.create_task(wait) for wait in waits]
+        runs = (roads.road(f"h{n}", spec_of(sshd)).run(("echo", "ok"), b"", 90) for n in range(296))
+        assert {done.stdout for done in await asyncio.gather(*runs)} == {b"ok\n"}
+        assert not any(task.done() for task in dead)
+        for task in dead:
+            task.cancel()
 
 
 async def test_a_road_is_kept_until_the_way_changes() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,16 +75,11 @@ async def test_an_account_without_a_shell_is_named(sshd: RealSshd) -> None:
 async def test_more_commands_than_max_sessions_share_one_connection(sshd: RealSshd, at_once: int) -> None:
     """F01: sshd's MaxSessions is 10. With 30 at once its refusals are met, and waited out."""
     before = sshd.logins
-    settings = SshSettings(**{**_fields(sshd.settings), "commands_at_once": at_once})
-    async with pool(settings) as roads:
+    async with pool(replace(sshd.settings, commands_at_once=at_once)) as roads:
         road = roads.road("a", sshd.spec("dash"))
         done = await asyncio.gather(*(road.run(("sh", "-c", f"sleep 0.3; echo {n}"), b"", 60) for n in range(30)))
     assert [one.stdout for one in done] == [b"%d\n" % n for n in range(30)]
     assert sshd.logins == before + 1
-
-
-def _fields(settings: SshSettings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in settings.__slots__}
 
 
 async def test_forty_hosts_behind_one_sshd_stay_below_max_startups(sshd: RealSshd) -> None:
@@ -141,7 +137,7 @@ async def test_another_host_key_than_before_is_refused_and_a_hashed_line_is_foun
         known.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key}\n")
         subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(known)), check=True, capture_output=True)
         assert known.read_text().startswith("|1|")
-        settings = SshSettings(**{**_fields(sshd.settings), "known_hosts": known})
+        settings = replace(sshd.settings, known_hosts=known)
         async with pool(settings) as roads:
             done = await roads.road("a", sshd.spec(host_key=None)).run(("echo", "in"), b"", 20)
             assert done.stdout.endswith(b"in\n")
