@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import secrets
@@ -15,6 +16,7 @@ from daemon.probes.report import Answer
 from tests.host_scripts.conftest import Box, said
 
 UNIT = "stoker-m.server.service"
+LIBC = ctypes.CDLL(None, use_errno=True)
 SHM = Path("/dev/shm")
 MARK = secrets.token_hex(4)  # other runs on this machine have files of their own there
 
@@ -48,6 +50,15 @@ def listed(box: Box) -> dict[str, list[str]]:
     return {row[0]: row for row in rows[1:] if row[0].endswith(MARK)}
 
 
+def map_file(path: Path) -> int:
+    """Maps it as NCCL does: the file itself is closed again (Python's own mmap would keep it open)."""
+    LIBC.mmap.restype = ctypes.c_void_p
+    with path.open("rb") as file:
+        address = LIBC.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    assert address not in (None, ctypes.c_void_p(-1).value)
+    return int(address)
+
+
 def target(path: Path) -> str:
     found = path.stat()
     seconds, rest = divmod(found.st_ctime_ns, 10**9)
@@ -79,11 +90,10 @@ def test_only_plain_files_of_engines_names_are_listed(box: Box, make: Make) -> N
 
 def test_what_somebody_has_open_or_mapped_is_held(box: Box, make: Make) -> None:
     free, opened, mapped = make("nccl-free"), make("nccl-open"), make("nccl-map")
-    with mapped.open("r+b") as file:
-        mapping = mmap.mmap(file.fileno(), 4096)
+    address = map_file(mapped)
     with opened.open("rb"):
         rows = listed(box)
-    mapping.close()
+    LIBC.munmap(ctypes.c_void_p(address), 4096)
     assert {name: row[-1] for name, row in rows.items()} == {
         free.name: "free", opened.name: "held", mapped.name: "held",
     }  # fmt: skip

@@ -108,6 +108,12 @@ class Shapes:
         assert len(found[2]) in (32, 36)
         return f"{found[1]}={self.names.identifier(found[2])}"
 
+    def _shm(self, text: str) -> list[str]:
+        """Of the host's clock its shape; of the files no inode and no time."""
+        head, *lines = text.split("\n")
+        assert re.fullmatch(r"now \d+\.\d{9} \d+", head)
+        return sorted(re.sub(r" \d+ \d+\.\d{10} ", " INODE TIME ", line) for line in lines)
+
     def _units(self, text: str) -> list[str]:
         return [self._block(block) for block in text.split("\n\n")]
 

@@ -122,6 +122,10 @@ class Side(ABC):
         """A person's process in a session that stays open takes memory on a card and a port, which it never serves."""
 
     @abstractmethod
+    def leave(self, name: str, user: str, *, held: bool = False) -> None:
+        """A file of 4096 bytes in /dev/shm, which a process has open or nobody."""
+
+    @abstractmethod
     def let_go(self) -> None: ...
     @abstractmethod
     def mask(self, unit: str) -> None: ...
@@ -178,6 +182,13 @@ class Real(Side):
         hold = f"/usr/local/lib/standin/hold --gpu {gpu}:{mib} --pid-file /tmp/held"
         self.host.sh(f"systemd-run -q --unit=engine-x.service --no-block {hold}")
         self.host.wait_until("test -s /tmp/held")
+
+    def leave(self, name: str, user: str, *, held: bool = False) -> None:
+        path = f"/dev/shm/{name}"
+        self.host.sh(f"head -c 4096 /dev/zero >{path} && chown {user} {path}")
+        if held:
+            self.host.sh(f"setsid sleep 600 <{path} >/dev/null 2>&1 &")
+            self.host.wait_until(f"find /proc/[0-9]*/fd -lname {path} 2>/dev/null | grep -q .")
 
     def session(self, gpu: int, mib: int, port: int) -> None:
         hold = f"exec /usr/local/lib/standin/hold --gpu {gpu}:{mib} --port {port} --pid-file /tmp/theirs"
@@ -251,6 +262,9 @@ class Simulated(Side):
 
     def kill(self, pid: int) -> None:
         self.host.machine.processes.signal(self.host.processes[pid], "KILL")
+
+    def leave(self, name: str, user: str, *, held: bool = False) -> None:
+        self.host.shm_file(name, size=4096, user=user, holder=self.host.processes[1] if held else None)
 
     def hold_card(self, gpu: int, mib: int) -> None:
         hold = ("/usr/bin/python3", "/usr/local/lib/standin/hold", "--gpu", f"{gpu}:{mib}", "--pid-file", "/tmp/held")

@@ -83,7 +83,11 @@ def test_a_squatter_on_a_derived_port_is_named_and_left_alone(daemon: Daemon, ho
     daemon.ready("m")
 
 
-HOLD_FILE = "import mmap,sys,time; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); f.close(); time.sleep(600)"
+# As NCCL does it: mapped, and the file closed again, which Python's own mmap would keep open.
+HOLD_FILE = (
+    "import ctypes,os,sys,time; c=ctypes.CDLL(None); c.mmap.restype=ctypes.c_void_p; f=os.open(sys.argv[1],0); "
+    "c.mmap(None,4096,1,1,f,0); os.close(f); time.sleep(600)"
+)
 
 
 def shm(host: TestHost) -> set[str]:

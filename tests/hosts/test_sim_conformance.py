@@ -14,8 +14,20 @@ from collections.abc import Callable
 import pytest
 from harness import TestHost
 
+from daemon.probes.report import Answer, parse_answer
 from tests.hosts.sim_shapes import Shapes
-from tests.hosts.sim_sides import FENCE, NO_EXECUTABLE, OLD_UNIT, SGLANG_UNIT, VLLM_UNIT, Real, Side, Simulated
+from tests.hosts.sim_sides import (
+    FENCE,
+    NO_EXECUTABLE,
+    NONCE,
+    OLD_UNIT,
+    SGLANG_UNIT,
+    VLLM_UNIT,
+    Real,
+    Shot,
+    Side,
+    Simulated,
+)
 
 pytestmark = [pytest.mark.hosts, pytest.mark.fleet]
 FOLDER = "/etc/systemd/system"
@@ -249,6 +261,35 @@ def other_people(side: Side) -> None:
     side.ask("journal of the gate", "journal", ("unit", SGLANG_UNIT), ("lines", "2"))
 
 
+def shared_memory(side: Side) -> None:
+    """What lies in /dev/shm under engines' names, and what a sweep takes of it."""
+    fence(side)
+    for name, user in (("nccl-a", "root"), ("psm_b", "alice"), ("sem.mp-c", "root"), ("sem.c", "root"), ("x", "root")):
+        side.leave(name, user)
+    side.leave("nccl-held", "root", held=True)
+    asked = (("leftovers", "1"), ("limit-ms", "9000"))
+    side.ask("what is left", "observe", ("unit", SGLANG_UNIT), *asked)
+    rows = [line.split(" ") for line in answer_of(side.shots["what is left"]).sections["shm"].text.splitlines()[1:]]
+    now = {row[0]: ("target", f"{row[0]} {row[1]} {row[4]} {row[5]}") for row in rows}
+    down = (("unit", SGLANG_UNIT), ("ground-invocation", "-"), ("ground-state", "inactive"))
+    stale = ("target", f"psm_b 0 {now['psm_b'][1].split(' ', 2)[2]}")
+    side.ask("sweep", "sweep-shm", *down, now["nccl-a"], now["nccl-held"], stale, ("target", "nccl-z 0 1 1.0"))
+    side.ask("what is left then", "observe", ("unit", SGLANG_UNIT), *asked)
+    side.ask("a foreign fence", "sweep-shm", *down, now["sem.mp-c"], fence="store-9 1 run-9")
+    side.ask("not down", "sweep-shm", *down[:2], ("ground-state", "active"), now["sem.mp-c"])
+    side.ask("another invocation", "sweep-shm", down[0], ("ground-invocation", "f" * 32), down[2], now["sem.mp-c"])
+    for step, target in (("a path", "../x 0 1 1.0"), ("three words", "nccl-a 0 1"), ("five words", "nccl-a 0 1 1.0 x")):
+        side.ask(step, "sweep-shm", *down, ("target", target))
+    side.ask("no target", "sweep-shm", *down)
+    side.ask("no unit", "sweep-shm", now["sem.mp-c"])
+
+
+def answer_of(shot: Shot) -> Answer:
+    found = parse_answer(shot.stdout, NONCE)
+    assert isinstance(found, Answer), found
+    return found
+
+
 def an_adopted_unit(side: Side) -> None:
     """A unit that somebody else wrote, with our drop-in over it."""
     theirs = text_of(SGLANG).replace(b"STOKER_STORE=s1 STOKER_SPEC=sp STOKER_LAUNCH=v1:0123 ", b"")
@@ -368,7 +409,7 @@ def _malformed() -> list[tuple[str, str, bytes]]:
     ]
 
 
-PLAYS = (a_life, an_end, failures, another_engine, other_people, an_adopted_unit, refusals)
+PLAYS = (a_life, an_end, failures, another_engine, other_people, shared_memory, an_adopted_unit, refusals)
 
 
 def difference(real: object, simulated: object) -> str:

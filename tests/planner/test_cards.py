@@ -181,6 +181,15 @@ def test_a_look_that_does_not_know_the_rows_ends_no_wait_and_learns_nothing() ->
     assert card.quiet_since_s is None
 
 
+def test_two_quiet_looks_that_are_too_far_apart_are_no_quiet_minute() -> None:
+    """Somebody may have come and gone between them."""
+    far = after([(1.0, Glimpse(900)), (APART_S + 1, Glimpse(900))])
+    near = after([(1.0, Glimpse(900)), (QUIET_S / 2, Glimpse(900)), (QUIET_S / 2, Glimpse(900))])
+    assert far is not None
+    assert near is not None
+    assert (far.idle_mib, near.idle_mib) == (None, 900)
+
+
 def test_in_a_container_any_open_card_file_may_be_of_this_card() -> None:
     inside = look(Glimpse(4, open_by="python3"))
     other = replace(inside, identity=replace(inside.identity, container="lxc"))
