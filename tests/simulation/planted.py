@@ -50,9 +50,9 @@ class Rogue:
         ground = [("ground-invocation", unit.invocation or "-"), ("ground-state", unit.active)]
         await self._change(f"unit-{verb}", [("unit", WISH.unit), *ground])
 
-    async def signal(self, pid: int) -> None:
+    async def signal(self, pid: int, name: str = "TERM") -> None:
         start = self.host.processes[pid].start
-        await self._change("signal", [("signal", "TERM"), ("target", f"{pid} {start}")])
+        await self._change("signal", [("signal", name), ("target", f"{pid} {start}")])
 
     async def _change(self, verb: str, lines: list[tuple[str, str]]) -> None:
         head = [("fence", self.fence), ("boot", self.host.machine.boot_id)]

@@ -113,14 +113,14 @@ async def _acts(play: Play, dice: random.Random, result: Result) -> None:
     await _declare(play, dice)
     await trouble(play, dice)
     begun = play.stage.world.now_s()
-    if not await _within(CLEARED_WITHIN_S, lambda: _uncleared(play), result):
+    if not await _within(CLEARED_WITHIN_S, lambda: uncleared(play), result):
         result.broken["missed"] += sum(not part.process.stuck for part in play.scene.must_end())
         return
     result.cleared_s = play.stage.world.now_s() - begun
     left = _leave(play, result)
-    if await _within(SERVES_WITHIN_S, lambda: _unserved(play), result):
+    if await _within(SERVES_WITHIN_S, lambda: unserved(play), result):
         await asyncio.sleep(QUIET_S)
-        result.wrong += [*_vanished(play.scene, left)]
+        result.wrong += [*vanished(play.scene, left)]
 
 
 async def _declare(play: Play, dice: random.Random) -> None:
@@ -156,7 +156,7 @@ async def _within(limit_s: float, amiss: Any, result: Result) -> bool:
 # ---- recall, and what is said ----
 
 
-async def _uncleared(play: Play) -> list[str]:
+async def uncleared(play: Play) -> list[str]:
     """Orphans that may be ended, can die, and are still there; and what blocks without being named."""
     scene = play.scene
     scene.host.advance()
@@ -236,7 +236,7 @@ def _leave(play: Play, result: Result) -> set[int]:
     return left
 
 
-async def _unserved(play: Play) -> list[str]:
+async def unserved(play: Play) -> list[str]:
     """Specs that do not serve yet, by the truth and by what is said."""
     found = []
     for wish in play.wishes:
@@ -249,7 +249,7 @@ async def _unserved(play: Play) -> list[str]:
     return found
 
 
-def _vanished(scene: Scene, left: set[int]) -> Iterator[str]:
+def vanished(scene: Scene, left: set[int]) -> Iterator[str]:
     """Somebody else's processes that nobody asked to leave and that are gone."""
     for part in scene.parts:
         if part.process.whose == "foreign" and part.process.pid not in left and not scene.alive(part):
