@@ -54,6 +54,8 @@ def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, wo
     found += _cordoned(desired, holders, world)
     if not found:
         found = [*_memory(desired, look, world)]
+        if found:  # held by a thread perhaps whose process is defunct
+            found = [_blocker(h, world, look) for h in holders.all if _defunct(h, desired)] or found
     return tuple(found)
 
 
@@ -79,10 +81,15 @@ _ADVICE = {
 
 
 def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
-    """Holders of its cards or port, and leftovers in its own cgroup, but small shares of other live instances."""
+    """Holders of its cards or port, and leftovers in its own cgroup, but small shares of other live instances.
+
+    A defunct leftover holds nothing that can be seen: its parent may never reap it.
+    """
     here = holders.on(desired.gpu_uuids, desired.ports)
     for holder in holders.all:
-        leftover = holder.unit_group == desired.unit and holder.ownership.owner != "managed"
+        leftover = (
+            holder.unit_group == desired.unit and holder.ownership.owner != "managed" and not _defunct(holder, desired)
+        )
         if holder not in here and not leftover:
             continue
         if holder.ownership.owner == "managed" and holder.unit_group == desired.unit:
@@ -93,6 +100,10 @@ def _in_the_way(desired: Desired, holders: Holders) -> Iterable[Holder]:
         if sharing and small and not leftover and not set(desired.ports) & set(holder.ports):
             continue
         yield holder
+
+
+def _defunct(holder: Holder, desired: Desired) -> bool:
+    return holder.process.state == "Z" and holder.unit_group == desired.unit
 
 
 def _blocker(holder: Holder, world: World, look: Observation) -> Held:

@@ -203,6 +203,14 @@ def test_a_defunct_process_is_never_signalled_and_its_parent_is_named() -> None:
     assert "3590" in plan.blocked[UNIT].detail
 
 
+def test_a_defunct_process_that_holds_no_card_keeps_nothing_from_starting() -> None:
+    """B07: its parent may live for ever, and is not ours to end."""
+    d = down()
+    d.box.spawn((), GROUP, state="Z", ppid=3590)
+    plan = decide(known(d.world()))
+    assert [getattr(action, "verb", "") for action in plan.actions] == ["start"]
+
+
 def loose(look: Observation, since: dict[str, float], mib: int) -> dict[str, Card]:
     """That memory is in use since then, and that nobody explains it."""
     return {

@@ -257,7 +257,7 @@ def vanished(scene: Scene, left: set[int]) -> Iterator[str]:
 
 
 def _count(scene: Scene, result: Result) -> None:
-    gone = sum(not scene.alive(part) for part in scene.parts)
+    gone = sum(scene.host.processes.get(part.process.pid) is not part.process for part in scene.parts)
     result.ends["stayed"] = len(scene.parts) - gone
     result.ends["cleared"] = gone - sum(count for end, count in result.ends.items() if end not in ("stayed",))
 

@@ -86,7 +86,7 @@ class Scene:
         process.comm = (process.title or process.argv[0].rpartition("/")[2]).split(" ")[0][:15]
         process.veiled = shape.mark == "veiled"
         process.deaf = shape.fate == "deaf" or shape.kind.endswith("ignores TERM")
-        process.state = {"stopped": "T", "stuck": "D"}.get(shape.fate, "S")
+        process.state = {"stopped": "T", "stuck": "D", "defunct": "Z"}.get(shape.fate, "S")
         process.ppid = self._parent(shape, process.uid)
         self.parts.append(part)
 

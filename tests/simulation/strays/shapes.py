@@ -16,7 +16,7 @@ Home = Literal[
 Mark = Literal["ours", "other", "none", "veiled"]
 Guise = Literal["argv", "title", "renamed", "python", "trainer", "bash", "exporter", "kept"]
 Parent = Literal["init", "shell", "session-shell", "user-manager", "supervisor"]
-Fate = Literal["easy", "deaf", "stopped", "stuck"]
+Fate = Literal["easy", "deaf", "stopped", "stuck", "defunct"]
 
 LIVE_HOMES = frozenset(
     {"live-unit", "user-unit", "namesake", "docker", "podman", "pod", "lxc", "inner", "open-session"}
@@ -62,6 +62,8 @@ OURS: tuple[Shape, ...] = (
     Shape("stopped worker", _PROVEN, mark="ours", fate="stopped"),
     Shape("stopped worker that ignores TERM", _PROVEN, mark="ours", fate="stopped", parent="shell"),
     Shape("worker in state D", _PROVEN, mark="ours", fate="stuck"),
+    Shape("defunct worker under a live parent", "defunct: it holds nothing", home="managed", mark="ours",
+          parent="supervisor", fate="defunct"),
     Shape("worker in a dead docker scope", _PROVEN, home="dead-docker", mark="ours"),
     Shape("worker of a removed container", _LIKELY, home="dead-docker"),
     Shape("worker whose environment cannot be read", "an input is missing", mark="veiled"),

@@ -22,6 +22,7 @@ from tests.simulation.world import dice_for
 
 WITHIN_S = 12.0
 ALIKE_AT_LEAST = 0.45
+HELD = ("card", "card", "card", "port", "both", "other", "nothing")
 USERS = {"": 0, "serve": 1001}
 
 
@@ -62,7 +63,7 @@ def plan_of(dice: random.Random) -> list[Shape]:
 def plant(play: Play, shape: Shape, wish: Wish, dice: random.Random) -> None:
     """One process that holds a card or the port of a spec, both, something that nobody needs, or nothing."""
     part = play.scene.plant(shape, wish)
-    what = dice.choice(("card", "card", "card", "port", "both", "other", "nothing"))
+    what = "nothing" if shape.fate == "defunct" else dice.choice(HELD)
     if what in ("card", "both"):
         play.scene.hold_card(part, dice.choice(wish.gpus), dice.choice((600, 2_000, 9_000)))
     if what in ("port", "both") or (shape.serves and what != "other"):
@@ -110,7 +111,7 @@ def _killed(play: Play, wish: Wish, dice: random.Random) -> None:
     """SIGKILL of the launcher: its ranks live on, each in a shape of its own."""
     host, scene = play.scene.host, play.scene
     left = host.kill_launcher(wish.unit)
-    shapes = [shape for shape in OURS if "worker" in shape.kind and shape.home != "managed"]
+    shapes = [shape for shape in OURS if "worker" in shape.kind and shape.home != "managed" and shape.fate != "defunct"]
     for pid in left:
         part = Part(host.processes[pid], dice.choice(shapes), wish.unit)
         scene.move(part, wish)
