@@ -103,7 +103,7 @@ def hosts(draw: st.DrawFn) -> World:
         ),
     )
     facts = {
-        p.id: StrayFact(0.0, serves=draw(st.sampled_from([None, False, False, True])), asked_at_s=world.now_s)
+        p.id: StrayFact(0.0, serves=draw(st.sampled_from([None, None, False, True])), asked_at_s=world.now_s)
         for p in here
     }
     return replace(world, observation=look, strays=facts)

@@ -117,6 +117,24 @@ def test_the_worker_of_a_serving_launcher_is_asked_about_by_the_launchers_port()
     assert [question.ports for question in decide(world).questions] == [(9000,)]
 
 
+@pytest.mark.strays
+@pytest.mark.parametrize("marks", [(), MARKS])
+def test_of_a_tree_whose_launcher_was_not_seen_nobody_knows_whether_it_serves(
+    marks: tuple[tuple[str, str], ...],
+) -> None:
+    driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
+    launcher, worker = hand_started(driver)
+    worker.marks = marks
+    seen = driver.world()
+    world = replace(seen, strays={i: StrayFact(driver.now_s - 5) for i in seen.strays})
+    rest = tuple(p for p in world.observation.processes if p.id.pid != launcher.pid)  # type: ignore[union-attr]
+    cut = replace(world.observation, processes=rest)  # type: ignore[type-var]
+    process = next(p for p in rest if p.id.pid == worker.pid)
+    assert tree_ports(process, cut) is None  # type: ignore[arg-type]
+    assert owner(replace(world, observation=cut), worker).owner == "unknown"
+    assert not signals(replace(world, observation=cut))
+
+
 def test_a_shell_in_between_ends_the_tree() -> None:
     driver = Driver(Box(), {"m": spec()}, host=EXCLUSIVE)
     shell = driver.box.spawn(("bash",), "/user.slice/user-0.slice/session-9.scope", ports=(22,))
