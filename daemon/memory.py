@@ -18,6 +18,7 @@ from daemon.planner.world import Desired, EffectiveFact, ProbeFact, StrayFact, W
 from daemon.store.rows import StoredInstance
 
 FACTS_KEPT_S = 30.0
+TOLD_FROM = 3  # version of the helper that passes unusable cards on to the gates
 FIRST_WAIT_S = 0.3
 LONGEST_WAIT_S = 300.0
 
@@ -165,6 +166,14 @@ class HostMemory:
         self.recovered = self.unwell & well
         self.unwell |= {*self.known_gpus, *(gpu.uuid for gpu in look.gpus)}
         self.unwell -= well
+
+    @property
+    def unusable(self) -> tuple[str, ...] | None:
+        """The cards that the gates on the host are to keep from, None while there is nothing new to say to them."""
+        look = self.look
+        if not isinstance(look, Observation) or isinstance(look.gpus, Unknown) or look.helper < TOLD_FROM:
+            return None
+        return tuple(gpu.uuid for gpu in look.gpus if gpu.fault is not None)
 
     def note_seen(self, desired: Desired, unit: Unit) -> None:
         """An instance gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""

@@ -20,7 +20,8 @@ LEFTOVERS_FROM = 3  # the first helper that knows of them: an older one refuses 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a look is to include: unit names (adopted ones as drop-ins), ports, names of environment variables
-    and beginnings of such names, and what engines left in /dev/shm."""
+    and beginnings of such names, and what engines left in /dev/shm. `unusable` are UUIDs of cards on which no gate may
+    let a unit start; None leaves what the gates know."""
 
     units: tuple[str, ...] = ()
     dropins: tuple[str, ...] = ()
@@ -28,6 +29,7 @@ class Wanted:
     env: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     leftovers: bool = False
+    unusable: tuple[str, ...] | None = None
 
     def lines(self, limit_ms: int) -> Iterable[tuple[str, str]]:
         """The request lines."""
@@ -36,6 +38,8 @@ class Wanted:
         yield from (("port", str(port)) for port in self.ports)
         yield from (("env", name) for name in self.env)
         yield from (("env-prefix", prefix) for prefix in self.prefixes)
+        if self.unusable is not None:
+            yield from (("unusable", uuid) for uuid in self.unusable or ("-",))
         yield "whole-table", "0"
         if self.leftovers:
             yield "leftovers", "1"

@@ -167,7 +167,7 @@ class Reconciler:
             return Unknown(Reason(error.reason), error.message), None
         at_s = self._clock()
         weighed = Weighed(road, self._clock)
-        asked = with_leftovers(wanted(declared.declared, declared.retired), memory.look)
+        asked = with_leftovers(wanted(declared.declared, declared.retired, memory.unusable), memory.look)
         look = await observe(weighed, name, asked, at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1
@@ -376,8 +376,10 @@ class Reconciler:
             memory.down_since.setdefault(unit, self._clock())
 
 
-def wanted(declared: Iterable[Declared], retired: Iterable[Retired] = ()) -> Wanted:
-    """What a look at a host with these has to include."""
+def wanted(
+    declared: Iterable[Declared], retired: Iterable[Retired] = (), unusable: tuple[str, ...] | None = None
+) -> Wanted:
+    """What a look at a host with these has to include, and what it tells the gates there."""
     units, dropins, ports, env = set[str](), set[str](), set[int](), set[str]()
     for one in declared:
         unit = unit_name(one.spec_name, one.role, one.view.unit)
@@ -387,4 +389,6 @@ def wanted(declared: Iterable[Declared], retired: Iterable[Retired] = ()) -> Wan
     for gone in retired:
         (dropins if gone.record.path.endswith(".conf") else units).add(gone.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
-    return Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED)
+    return Wanted(
+        tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED, unusable
+    )

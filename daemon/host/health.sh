@@ -100,3 +100,12 @@ ask_space() { # how full file systems are: blocks and inodes in one question
     done
     tool space stat -f -c '%b %f %a %S %c %d %n' "$@"
 }
+
+# shellcheck disable=SC2086
+note_unusable() { # tells the gates what the daemon found, which judges; `-` is none
+    case $unusable in
+    '') return 0 ;;
+    ' -') rm -f "$RUN/unusable" ;;
+    *) printf '%s\n' $unusable >"$T/unusable" && mv "$T/unusable" "$RUN/unusable" ;;
+    esac
+} 2>/dev/null

@@ -323,6 +323,7 @@ observe() {
     mine=$ticks
     now
     begun_look=$now
+    note_unusable
     ask_driver
     ask_kernel
     # The scan of open files is the longest part: two halves, for two cores.

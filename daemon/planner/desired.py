@@ -79,7 +79,7 @@ def binding_problem(
 
 def unusable(gpu: Gpu, ailments: Sequence[Ailment]) -> str:
     """What a person is told of a card that nothing is started on."""
-    why = next((one.detail for one in ailments if one.uuid == gpu.uuid and one.unusable), "")
+    why = "; ".join(one.detail for one in ailments if one.uuid == gpu.uuid and one.unusable)[:500]
     return f"GPU {gpu.index} ({gpu.uuid}) is not usable" + (f": {why}" if why else "")
 
 

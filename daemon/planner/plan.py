@@ -187,7 +187,8 @@ def _bring_up(plan: Plan, desired: Desired, unit: Unit, world: World, look: Obse
             return _keep(plan, desired, unit, world, look, rewritten)
         case "activating":
             if unit.waits_in_gate:
-                held = blockers(desired, plan.holders, look, world)
+                bad = _binding(desired, world)
+                held = (*((bad,) if bad is not None else ()), *blockers(desired, plan.holders, look, world))
                 if not held:
                     return wake(block(plan, desired, Reason.WAITING_IN_GATE, "opens by itself"), 1.0)
                 return wake(hold_up(plan, desired, Reason.WAITING_IN_GATE, _held_text(held), world), 1.0)

@@ -209,6 +209,7 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         hold=_optional(answer, "hold", lambda section: section.text.strip()),
         warnings=warnings,
         inherited=read(answer, "loaded", lambda section: systemd.parse_manager(section.data)),
+        helper=answer.version,
         ailments=wrong,
         health=health,
         kernel=kernel,

@@ -14,6 +14,7 @@ LINGER_S = 0.27
 DRIVER = "580.159.04"
 CONTEXT_MIB = 6  # what the driver adds for each process on a card
 HEALTH_S = 30.0
+HEEDED_S = 600.0
 PLACES = ("/", "/dev/shm", "/run", "/tmp", "/var/lib/stoker", "/var/log/journal")  # noqa: S108
 BASE_MIB = 3  # and once a card
 
@@ -66,6 +67,7 @@ class Cards:
         self.hung_pid: int | None = None
         self.log: list[str] | None = None  # the kernel's, None while it may not be read
         self.room = dict.fromkeys(PLACES, "66053021 50859000 15194021 4096 16777216 16200934")
+        self.told: tuple[frozenset[str], float] = (frozenset(), 0.0)  # unusable cards, and when that was told
         self._kept: Said | None = None
         self._kept_s = 0.0
         self._processes, self._clock = processes, clock
@@ -135,6 +137,16 @@ class Cards:
     def forget(self) -> None:
         """A reboot: /run is emptied."""
         self._kept = None
+        self.told = (frozenset(), 0.0)
+
+    def tell(self, unusable: list[str]) -> None:
+        """What the daemon found, for the gates; nothing said leaves what they know."""
+        if unusable:
+            self.told = (frozenset(unusable) - {"-"}, self._clock())
+
+    def unusable(self) -> frozenset[str]:
+        """What a gate heeds of it now."""
+        return self.told[0] if self._clock() - self.told[1] < HEEDED_S else frozenset()
 
     def _health_rows(self) -> str:
         return "".join(f"{card.uuid}, {card.ecc}, [N/A], {card.remap}, No, {card.advice}\n" for card in self.present)

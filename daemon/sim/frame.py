@@ -47,6 +47,7 @@ class Asked:
     prefixes: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -83,11 +84,12 @@ _PLAIN = (
     "python",
 )
 _LISTS = {"unit": "units", "dropin": "dropins", "port": "ports", "env": "names", "env-prefix": "prefixes",
-          "target": "targets", "header": "headers", "key-header": "headers"}  # fmt: skip
+          "target": "targets", "header": "headers", "key-header": "headers", "unusable": "unusable"}  # fmt: skip
 _SAME = {"ground-invocation": "ground", "ground-state": "state"}
 _WORDS = {
     "env": (r"[A-Za-z0-9_]{1,128}", "not a name"),
     "env-prefix": (r"[A-Za-z0-9_]{1,128}", "not a name"),
+    "unusable": (r"[A-Za-z0-9-]{1,64}", "not a card"),
     "invocation": (r"[0-9a-f]{1,32}", "not an invocation"),
     "method": (r"[A-Z]{1,16}", "not a method"),
     "address": (r"[A-Za-z0-9.:-]{1,253}", "not an address"),

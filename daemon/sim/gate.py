@@ -72,8 +72,10 @@ class Gate:
         rows = [line.split() for line in manifest.splitlines()]
         cards = [(int(row[1]), row[2]) for row in rows if row[:1] == ["gpu"]]
         ports = [int(row[1]) for row in rows if row[:1] == ["port"]]
-        blind = self._blind() if cards else ""
         uuids = {uuid for _, uuid in cards}
+        if bad := sorted(uuids & self.machine.cards.unusable()):
+            return f"GPU {bad[-1]} to be usable again: 'stoker describe host' tells what is wrong", ""
+        blind = self._blind() if cards else ""
         waits = "" if blind else self._moved(cards) or self._held(uuids) or self._falls(uuids)
         return waits or self._port(ports), blind
 

@@ -63,6 +63,7 @@ class Look:
     def _health(self, limit_ms: int) -> Sections:
         """What is kept between looks, and how full the disks are."""
         machine = self.machine
+        machine.cards.tell(self.asked.unusable)
         health, log = machine.cards.query_health(limit_ms, machine.ticks()), machine.cards.log
         refused = "dmesg: read kernel buffer failed: Operation not permitted\n"
         rows = "".join(f"{figures} {path}\n" for path, figures in machine.cards.room.items())

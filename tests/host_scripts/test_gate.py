@@ -124,6 +124,26 @@ def test_holder_keeps_it_closed_and_is_named(gate: Gate, holder: int) -> None:
     assert rest.splitlines()[-1].startswith("stoker gate: opens after waiting")
 
 
+@pytest.mark.strays
+def test_a_card_that_stoker_found_unusable_keeps_it_closed_until_it_is_well(gate: Gate) -> None:
+    note = gate.box.path("run/unusable")
+    note.write_text(f"GPU-other\n{CARD}\n", encoding="ascii")
+    with gate.waiting() as (said, process):
+        assert f"waits for GPU {CARD} to be usable again" in said
+        note.write_text("GPU-other\n", encoding="ascii")
+        assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.strays
+def test_a_card_that_was_called_unusable_long_ago_keeps_nobody_out(gate: Gate) -> None:
+    """The daemon that said so is dead: its word is renewed by every look."""
+    note = gate.box.path("run/unusable")
+    note.write_text(f"{CARD}\n", encoding="ascii")
+    long_ago = note.stat().st_mtime - 3600
+    os.utime(note, (long_ago, long_ago))
+    assert gate.opens() == ""
+
+
 def test_a_unit_that_is_given_another_card_while_it_waits_waits_for_that_one(gate: Gate, holder: int) -> None:
     gate.apps(f"{CARD}, {holder}, python3, 21090\n")
     with gate.waiting() as (_, process):

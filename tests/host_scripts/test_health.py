@@ -183,17 +183,37 @@ def test_what_was_known_of_the_kernel_log_stands_while_it_cannot_be_read(box: Bo
     assert seen.gpus[0].fault is Reason.GPU_LOST
 
 
-def test_a_hung_driver_costs_its_own_limit_once_and_the_rest_of_the_look_is_whole(box: Box) -> None:
-    """The stand-in survives TERM and KILL of its group, as a process in state D does; the next look starts no other."""
+def test_a_hung_driver_costs_its_own_limit_and_the_rest_of_the_look_is_whole(box: Box) -> None:
+    """And no look asks it anything while one that was asked is there (here: pid 1, noted as ours)."""
     box.tool("nvidia-smi", f"#!/bin/sh\necho x >>{box.path('asked')}\nexec setsid sh -c 'trap \"\" TERM; sleep 25'\n")
     answer = box.ask("observe", "limit-ms 300")
     assert all(answer.sections[name].exit_status == 124 for name in ("gpus", "apps", "health"))
-    started = len(box.path("asked").read_text().splitlines())
     seen = parse_observation(answer, "a", 1.0)
     assert isinstance(seen, Observation)
     assert isinstance(seen.gpus, Unknown)
     assert not isinstance(seen.units, Unknown)
-    assert started == 3
+    assert len(box.path("asked").read_text().splitlines()) == 3
+    ticks = Path("/proc/1/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
+    box.path("run/smi/1").write_text(f"{ticks}\n", encoding="ascii")
+    began = time.monotonic()
+    assert isinstance(look(box).gpus, Unknown)
+    assert time.monotonic() - began < 5.0
+    assert len(box.path("asked").read_text().splitlines()) == 3
+
+
+def test_the_gates_are_told_which_cards_are_unusable_and_only_by_a_look_that_says_so(box: Box) -> None:
+    note = box.path("run/unusable")
+    look(box, f"unusable {uuid(0)}", f"unusable {uuid(3)}")
+    assert note.read_text().split() == [uuid(0), uuid(3)]
+    look(box)
+    assert note.read_text().split() == [uuid(0), uuid(3)]
+    look(box, "unusable -")
+    assert not note.exists()
+
+
+@pytest.mark.parametrize("word", ["", "../x", "a b", "x" * 65])
+def test_what_is_no_card_is_refused(box: Box, word: str) -> None:
+    assert box.ask("observe", f"unusable {word}").exit_status == 64
 
 
 def test_disks_are_measured_in_blocks_and_inodes(box: Box) -> None:
