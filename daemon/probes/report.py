@@ -215,7 +215,6 @@ def parse_observation(answer: Answer, host: str, at_s: float) -> Observation | U
         kernel=kernel,
         space=read(answer, "space", lambda section: parse_space(section.text)),
         leftovers=read(answer, "shm", lambda one: parse_leftovers(one.text)) if "shm" in answer.sections else None,
-        helper=answer.version,
     )
 
 
