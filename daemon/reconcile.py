@@ -389,6 +389,5 @@ def wanted(
     for gone in retired:
         (dropins if gone.record.path.endswith(".conf") else units).add(gone.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
-    return Wanted(
-        tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED, unusable
-    )
+    names = (tuple(sorted(one)) for one in (units, dropins))
+    return Wanted(*names, tuple(sorted(ports)), tuple(sorted(env)), WATCHED, unusable=unusable)
