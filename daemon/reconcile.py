@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -389,5 +389,5 @@ def wanted(
     for gone in retired:
         (dropins if gone.record.path.endswith(".conf") else units).add(gone.record.unit)
     env |= {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SPT_NOENV"}
-    names = (tuple(sorted(one)) for one in (units, dropins))
-    return Wanted(*names, tuple(sorted(ports)), tuple(sorted(env)), WATCHED, unusable=unusable)
+    asked = Wanted(tuple(sorted(units)), tuple(sorted(dropins)), tuple(sorted(ports)), tuple(sorted(env)), WATCHED)
+    return asked if unusable is None else replace(asked, unusable=unusable)
