@@ -313,7 +313,7 @@ users() { # passwd entries of the uids seen; a directory service may be slow, so
     [ "$uids" != ' ' ] || { mark users 0; return; }
     # shellcheck disable=SC2086
     tool users getent passwd $uids
-    [ "$code" != 127 ] || quick users cat /etc/passwd
+    [ "$code" != 127 ] || quick users grep '' /etc/passwd # ends its last line, which the file may not
     [ "$code" != 2 ] || mark users 0 # one of the uids has no name
 }
 

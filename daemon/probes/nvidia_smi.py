@@ -141,6 +141,8 @@ def _gpu(line: str, warnings: list[Unknown]) -> Gpu | None:
 
 def number(cell: str, warnings: list[Unknown] | None = None) -> int | None:
     """A figure, with or without its unit; None for "no value". Raises ValueError on anything else."""
+    if len(cell) <= 12 and cell.isascii() and cell.isdigit():
+        return int(cell)
     if cell in _NO_VALUE or cell in _NO_VALUE_LONG or cell in _FAULTS:
         return None
     if cell.startswith("[") and cell.endswith("]"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import AnyStr
 
 from daemon.domain.observation import Process, ProcessId
 
@@ -30,7 +31,8 @@ def pairs(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def lines_of_files(data: bytes) -> dict[bytes, bytes]:
     """FILE NUL LINE newline …, as `grep -Z` gives it: each file's lines, joined again. Raises Malformed."""
-    files: dict[bytes, list[bytes]] = {}
+    files: dict[bytes, bytes] = {}
+    longer: dict[bytes, list[bytes]] = {}  # joined at the end: a file may have a hundred thousand lines
     if not data:
         return {}
     if data[-1:] != b"\n":
@@ -39,8 +41,11 @@ def lines_of_files(data: bytes) -> dict[bytes, bytes]:
         name, nul, content = line.partition(b"\0")
         if not nul:
             raise Malformed("a line of no file")
-        files.setdefault(name, []).append(content)
-    return {name: b"\n".join(lines) for name, lines in files.items()}
+        if name in files:
+            longer.setdefault(name, [files[name]]).append(content)
+        else:
+            files[name] = content
+    return files | {name: b"\n".join(lines) for name, lines in longer.items()}
 
 
 def text(data: bytes) -> str:
@@ -48,11 +53,12 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def whole_lines(content: str) -> list[str]:
+def whole_lines(content: AnyStr) -> list[AnyStr]:
     """The lines that say anything. Raises Malformed when the last has no end: it was cut and may say something else."""
-    if content and not content.endswith("\n"):
+    end: AnyStr = "\n" if isinstance(content, str) else b"\n"
+    if content and not content.endswith(end):
         raise Malformed(f"the last line has no end: {content[-40:]!r}")
-    return [line for line in content.split("\n") if line]
+    return [line for line in content.split(end) if line]
 
 
 def whole_number(value: str | bytes) -> int:
@@ -174,9 +180,9 @@ def parse_links(data: bytes) -> dict[int, dict[str, str]]:
 def parse_uids(data: bytes) -> dict[int, int]:
     """Real uid by pid, out of `/proc/PID/status:Uid:…` lines. Raises Malformed."""
     uids = {}
-    for line in whole_lines(text(data)):
-        path, _, rest = line.partition(":Uid:")
-        uids[pid_of(path.encode())] = whole_number(rest.split()[0] if rest.split() else "")
+    for line in whole_lines(data):
+        path, _, rest = line.partition(b":Uid:")
+        uids[pid_of(path)] = whole_number(rest.split()[0] if rest.split() else b"")
     return uids
 
 

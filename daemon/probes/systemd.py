@@ -47,7 +47,7 @@ def timespan_us(value: str) -> int:
 
 def parse_show(data: bytes, names: Sequence[str]) -> list[dict[str, str]]:
     """One dictionary for each name, in their order. Raises Malformed when systemctl showed more or fewer."""
-    whole_lines(text(data))
+    whole_lines(data)
     blocks = [block for block in text(data).split("\n\n") if block.strip()]
     if len(blocks) != len(names):
         raise Malformed(f"{len(blocks)} units were shown, {len(names)} were asked for")
