@@ -87,13 +87,20 @@ def daemon(tmp_path: Path, host_pool: Pool) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def ground(host_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """A host of many cards with a daemon, kept for the module's tests; each takes lanes of its own."""
+def ground(
+    host_pool: Pool, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Ground]:
+    """A host of many cards with a daemon, kept for the module's tests; each takes lanes of its own.
+
+    HELD_LANES of the module is how many of them have held their card and port before.
+    """
     host = host_pool.make_host("many", gpus=CARDS)
     running = Daemon(tmp_path_factory.mktemp("ground") / "data", ssh_key())
     try:
         running.start()
-        yield Ground(running, host)
+        made = Ground(running, host)
+        made.hold_cards(request.module.HELD_LANES)
+        yield made
     finally:
         running.kill()
         host_pool.release(host)
@@ -101,11 +108,14 @@ def ground(host_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def make_lane(ground: Ground) -> Iterator[Callable[..., Lane]]:
-    """make_lane(…): a spec on a card of its own, not declared yet; deleted after the test."""
+    """make_lane(…): a spec on a card of its own, not declared yet; make_lane(held=True): one of HELD_LANES.
+
+    It is deleted after the test.
+    """
     made: list[Lane] = []
 
-    def make(**more: object) -> Lane:
-        made.append(ground.lane(**more))
+    def make(*, held: bool = False, **more: object) -> Lane:
+        made.append(ground.held_lane() if held else ground.lane(**more))
         return made[-1]
 
     yield make

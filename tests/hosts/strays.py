@@ -24,15 +24,34 @@ STRAY = {"STANDIN_STRAY": "1"}  # the ranks leave the unit's cgroup, outlive the
 
 
 class Ground:
-    """The host and its daemon. `lane` may be called as often as it has cards."""
+    """The host and its daemon. There are as many lanes as it has cards; `reached` is the machine that SSH reaches."""
 
-    def __init__(self, daemon: Daemon, host: TestHost) -> None:
+    def __init__(self, daemon: Daemon, host: TestHost, reached: TestHost | None = None, **road: Any) -> None:
         self.daemon, self.host = daemon, host
         self._numbers = itertools.count()
-        daemon.put_host(HOST, host, period="1s")
+        self._held: list[Lane] = []
+        daemon.put_host(HOST, reached or host, period="1s", **road)
 
     def lane(self, **more: Any) -> Lane:
+        """One that was never declared."""
         return Lane(self.daemon, self.host, next(self._numbers), more)
+
+    def hold_cards(self, count: int) -> None:
+        """So many lanes hold their card and port for a moment, all at once since that is quicker."""
+        self._held = [self.lane() for _ in range(count)]
+        for lane in self._held:
+            lane.run()
+        for lane in self._held:
+            self.daemon.ready(lane.name, LONG_S)
+        for lane in self._held:
+            lane.run(run=False)
+        for lane in self._held:
+            self.daemon.reason(lane.name, "Stopped", LONG_S)
+            assert not lane.holders()
+
+    def held_lane(self) -> Lane:
+        """One that has held its card and port since boot, and is stopped and clean."""
+        return self._held.pop(0)
 
 
 class Lane:
@@ -54,13 +73,6 @@ class Lane:
         """Declares it, and waits until it generates."""
         self.run(**more)
         return self.daemon.ready(self.name, LONG_S)
-
-    def held_before(self) -> None:
-        """It has held its card and port since boot, and is stopped and clean now."""
-        self.up()
-        self.run(run=False)
-        self.daemon.reason(self.name, "Stopped", LONG_S)
-        assert not self.holders()
 
     def kill_launcher(self) -> Bystander:
         """SIGKILL of the unit's main process, once its rank has left; the rank."""
@@ -154,7 +166,7 @@ class Lane:
         assert set(found) == {f" card {self.gpu}: 0 MiB held by others, 0 MiB not yet given back"}, found
         return instance
 
-    def left_alone(self, *others: Bystander, during: int = 4) -> None:
+    def left_alone(self, *others: Bystander, during: int = 3) -> None:
         """After so many looks more they live, and none of them was ever signalled."""
         looks(self.daemon, during)
         for other in others:

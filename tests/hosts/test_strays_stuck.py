@@ -13,6 +13,7 @@ from tests.hosts.strays import HOST, STRAY, Ground, Lane
 
 pytestmark = [pytest.mark.hosts, pytest.mark.strays]
 MakeLane = Callable[..., Lane]
+HELD_LANES = 1
 OURS = "carries our mark and its unit is not live"
 NOBODYS = "an engine's process that nobody attends"
 STATE = "awk '{print $3}' /proc/%d/stat"
@@ -104,8 +105,7 @@ def zombie_in_unit(lane: Lane) -> tuple[Bystander, Bystander]:
 
 
 def test_a_zombie_goes_with_its_parent_when_that_is_an_orphan(make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.held_before()
+    lane = make_lane(held=True)
     parent = leftovers.over_ssh(lane.host, gpu=lane.gpu, title="sglang::scheduler", more=("--defunct",))
     zombie = int(lane.host.sh(f"cat /proc/{parent.pid}/task/{parent.pid}/children").stdout)
     assert lane.host.sh(STATE % zombie).stdout.strip() == "Z"

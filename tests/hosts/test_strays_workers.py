@@ -14,13 +14,13 @@ from tests.hosts.strays import STRAY, Lane, unreadable
 
 pytestmark = [pytest.mark.hosts, pytest.mark.strays]
 MakeLane = Callable[..., Lane]
+HELD_LANES = 6
 OURS = "carries our mark and its unit is not live"
 NOBODYS = "an engine's process that nobody attends"
 
 
 def test_the_core_of_a_server_whose_launcher_was_killed(make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.held_before()
+    lane = make_lane(held=True)
     core = leftovers.core_of_a_killed_server(lane.host, gpu=lane.gpu, port=31001)
     assert lane.attributed(core, "orphan-likely", NOBODYS)["verdict"] == "ReportOnly"
     lane.left_alone(core, during=2)  # nothing that is to run needs the card
@@ -30,8 +30,7 @@ def test_the_core_of_a_server_whose_launcher_was_killed(make_lane: MakeLane) -> 
 
 
 def test_workers_that_a_living_shell_took_over(make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.held_before()
+    lane = make_lane(held=True)
     core, shell = leftovers.core_under_a_shell(lane.host, gpu=lane.gpu, port=31002)
     assert lane.host.sh(f"ps -o ppid= -p {core.pid}").stdout.strip() == str(shell.pid)
     lane.attributed(core, "orphan-likely", NOBODYS)
@@ -53,8 +52,7 @@ def test_a_worker_in_another_cgroup_that_ignores_term(make_lane: MakeLane) -> No
 
 
 def test_a_worker_in_a_pid_namespace_of_its_own(make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.held_before()
+    lane = make_lane(held=True)
     worker = leftovers.in_a_pid_namespace(lane.host, gpu=lane.gpu, env=lane.marks())
     lane.attributed(worker, "orphan-proven", OURS)
     lane.run()
@@ -86,8 +84,7 @@ def test_a_worker_whose_environment_cannot_be_read_is_nobodys_to_kill(make_lane:
 
 
 def test_a_stopped_worker_is_let_go_on_so_that_it_can_end(make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.held_before()
+    lane = make_lane(held=True)
     core = leftovers.core_of_a_killed_server(lane.host, gpu=lane.gpu, port=31003)
     lane.host.sh(f"kill -STOP {core.pid}")
     lane.host.wait_until(f"grep -q '^State:.T' /proc/{core.pid}/status")
@@ -99,13 +96,7 @@ def test_a_stopped_worker_is_let_go_on_so_that_it_can_end(make_lane: MakeLane) -
 
 def test_strays_of_a_closed_session_that_hold_only_a_port(make_lane: MakeLane) -> None:
     """The dark production: two units, and two launchers of an experiment that hold their ports and no card."""
-    lanes = [make_lane(), make_lane()]
-    for lane in lanes:
-        lane.up()
-    for lane in lanes:
-        lane.run(run=False)
-    for lane in lanes:
-        lane.daemon.reason(lane.name, "Stopped")
+    lanes = [make_lane(held=True), make_lane(held=True)]
     strays = [leftovers.over_ssh(lane.host, port=lane.port) for lane in lanes]
     for lane, stray in zip(lanes, strays, strict=True):
         assert "session-" in lane.host.sh(f"cat /proc/{stray.pid}/cgroup").stdout

@@ -33,6 +33,13 @@ def over_ssh(
     return started(host, path)
 
 
+def in_no_unit(host: TestHost, *, title: str) -> Bystander:
+    """A process with that title that holds nothing, a child of process 1, in no unit and no session."""
+    path = pid_file()
+    host.sh(detached(program(path, None, title=title)))
+    return started(host, path)
+
+
 def core_of_a_killed_server(host: TestHost, *, gpu: int, port: int) -> Bystander:
     """The engine core of a vLLM started over ssh whose API server got SIGKILL: it keeps its memory, not the port."""
     host.ssh(detached(_vllm(gpu, port)))
