@@ -291,6 +291,18 @@ def test_in_a_container_an_orphan_of_a_unit_that_is_bound_to_free_cards_only_is_
     assert not signals(in_container(seen_twice(driver), 1_000_000))
 
 
+@pytest.mark.parametrize("shift", [1_000_000, None])
+def test_in_a_container_what_left_the_cgroup_of_a_deleted_spec_is_told_by_our_mark_as_well(shift: int | None) -> None:
+    driver = Driver(Box(), {"m": spec()})
+    driver.settle()
+    worker = driver.box.spawn(WORKER, "/moved", gpus={UUIDS[0]: 20_000}, marks=MARKS)
+    driver.box.spawn(WORKER, "/theirs", gpus={UUIDS[0]: 20_000})
+    driver.box._end(UNIT, driver.box.units[UNIT], "inactive")
+    driver.delete("m")
+    world = in_container(seen_twice(driver), shift)
+    assert [target.pid for signal in signals(world) for target in signal.targets] == [worker.pid]
+
+
 @pytest.mark.parametrize("limit", ["orphans", "report"])
 def test_what_left_the_cgroup_of_a_deleted_spec_is_cleared_before_the_deletion_ends(limit: str) -> None:
     driver = Driver(Box(), {"m": spec()})
