@@ -272,7 +272,7 @@ def _marked_holders(
     unseen: set[str], index: dict[str, int], world: World, ledger: Ledger
 ) -> dict[int, list[tuple[str, int, int | None]]]:
     """What carries our mark and has a card open, on those cards with memory in use that its unit is or was bound to."""
-    bound = {r.record.unit: {uuid for _, uuid in r.record.gpus} & unseen for r in world.retired}
+    bound = {r.record.unit: frozenset(uuid for _, uuid in r.record.gpus) & unseen for r in world.retired}
     bound |= {desired.unit: desired.gpu_uuids & unseen for desired in world.desired}
     held: dict[int, list[tuple[str, int, int | None]]] = {}
     for process in ledger.processes.values():
