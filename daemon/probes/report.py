@@ -274,6 +274,8 @@ Environ = dict[int, tuple[tuple[str, str], ...]]
 
 def _processes(answer: Answer, environ: Environ | Unknown) -> tuple[Process, ...] | Unknown:
     """The candidates, each whole; a missing part of any makes all of them unknown."""
+    if "processes" not in answer.sections:
+        return _absent(answer, "processes")
     uids = read(answer, "uids", lambda section: process.parse_uids(section.data))
     users = read(answer, "users", lambda section: process.parse_users(section.data))
     minors = read(answer, "nvfds", lambda section: process.parse_nvidia_files(section.data))
@@ -309,6 +311,8 @@ def _asked(section: Section) -> tuple[list[str], list[str]]:
 def _units(
     answer: Answer, processes: tuple[Process, ...] | Unknown, environ: Environ | Unknown
 ) -> tuple[Unit, ...] | Unknown:
+    if "units" not in answer.sections:
+        return _absent(answer, "units")
     asked = read(answer, "asked", _asked)
     if isinstance(asked, Unknown):
         return asked

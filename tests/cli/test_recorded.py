@@ -51,7 +51,8 @@ def test_a_recording_of_cards_alone_says_of_all_else_that_it_is_not_recorded() -
     assert look["observation"]["gpus"][0]["memoryUsedMib"] == 5
     for part in ("apps", "processes", "listeners", "units", "otherUnits", "sessions", "fence", "hold"):
         assert look["observation"][part]["unknown"] == "NotRecorded", part
-    assert look["ownership"]["unknown"] == "NotRecorded"
+    assert look["ownership"] == {"unknown": "NotRecorded", "detail": "section processes is missing"}
+    assert look["observation"]["units"]["detail"] == "section units is missing"
     assert look["plan"] == []
 
 
