@@ -46,11 +46,14 @@ class Wanted:
         yield "limit-ms", str(limit_ms)
 
 
-def with_leftovers(wanted: Wanted, before: Observation | Unknown | None) -> Wanted:
-    """The same with what engines left in /dev/shm, where the look before shows a unit down that may have left it."""
+def with_leftovers(wanted: Wanted, before: Observation | Unknown | None, due: Iterable[str]) -> Wanted:
+    """The same with what engines left in /dev/shm, where the look before shows one of the units down that are to run.
+
+    Who has a file mapped is asked of every process, which makes such a look about twice as long.
+    """
     if not isinstance(before, Observation) or before.helper < LEFTOVERS_FROM:
         return wanted
-    found = (before.unit(name) for name in (*wanted.units, *wanted.dropins))
+    found = (before.unit(name) for name in due)
     down = any(isinstance(unit, Unit) and unit.active_state in ("inactive", "failed") for unit in found)
     return replace(wanted, leftovers=down)
 

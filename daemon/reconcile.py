@@ -167,7 +167,9 @@ class Reconciler:
             return Unknown(Reason(error.reason), error.message), None
         at_s = self._clock()
         weighed = Weighed(road, self._clock)
-        asked = with_leftovers(wanted(declared.declared, declared.retired, memory.unusable), memory.look)
+        to_run = [d for d in declared.declared if d.view.run and not d.view.suspend]
+        due = [unit_name(d.spec_name, d.role, d.view.unit) for d in to_run]
+        asked = with_leftovers(wanted(declared.declared, declared.retired, memory.unusable), memory.look, due)
         look = await observe(weighed, name, asked, at_s=at_s, timeout_s=self._limits.look_s)
         if isinstance(look, Unknown):
             memory.failures += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from daemon.domain.status import Reason
 from daemon.memory import HostMemory
+from daemon.observe import Wanted, with_leftovers
 from daemon.planner.cards import NORMAL_MIB
 from tests.planner.box import UUIDS
 from tests.test_reconcile import NOON, UNIT, Stage, size, stage
@@ -138,3 +140,17 @@ async def test_a_baseline_outlives_the_daemon_and_no_boot(stage: Stage) -> None:
     stage.memory = HostMemory()
     await stage.turn()
     assert stage.memory.cards[UUIDS[3]].idle_mib is None
+
+
+@pytest.mark.parametrize(
+    ("helper", "run", "down", "asks"),
+    [(3, True, True, True), (2, True, True, False), (3, False, True, False), (3, True, False, False)],
+)
+async def test_leftovers_are_asked_for_only_of_a_helper_that_knows_them_for_a_unit_that_is_to_run_and_is_down(
+    stage: Stage, helper: int, run: bool, down: bool, asks: bool
+) -> None:
+    await stage.settle()
+    if down:
+        stage.box._end(UNIT, stage.box.units[UNIT], "inactive")
+    before = replace(stage.box.look(0, (UNIT,)), helper=helper)
+    assert with_leftovers(Wanted((UNIT,)), before, [UNIT] if run else []).leftovers == asks
