@@ -62,7 +62,7 @@ async def put(
         result = await context.store.put(
             manifest.kind,
             name,
-            dump_spec(manifest.spec),
+            _as_stored(manifest, before),
             dict(manifest.metadata.labels),
             actor=actor_of(request),
             now=context.now(),
@@ -120,6 +120,13 @@ def actor_of(request: Request) -> str:
     """Who says they ask: kept in the history as said; the token alone decides what is allowed."""
     said = request.headers.get("stoker-actor", "")[:MAX_ACTOR]
     return said if said and said.isprintable() else "api"
+
+
+def _as_stored(manifest: HostManifest | SpecManifest, before: StoredObject | None) -> dict[str, Any]:
+    """What to store: as it is stored already where it says the same, since an older version did not know all keys."""
+    said = dump_spec(manifest.spec)
+    same = before is not None and dump_spec(_spec_of(before)) == said
+    return before.spec if before is not None and same else said
 
 
 def _check_current(before: StoredObject, manifest: HostManifest | SpecManifest) -> None:

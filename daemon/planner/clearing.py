@@ -70,7 +70,8 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
         for signal in _signals(holder, affordable, world):
             send[signal].append(holder)
     actions = tuple(_signal(name, found, world) for name, found in send.items() if found)
-    return Clearing(actions, verdicts, _questions(world, look, holders), 0.6 if verdicts else None)
+    moves = any(v.reason in (Reason.OK, Reason.NOT_OBSERVED_YET) for v in verdicts)
+    return Clearing(actions, verdicts, _questions(world, look, holders), 0.6 if moves else None)
 
 
 def _affordable(going: list[Holder], world: World) -> list[Holder]:

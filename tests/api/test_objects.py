@@ -6,7 +6,7 @@ from typing import Any
 
 from daemon.domain.status import Condition, Reason
 from daemon.store import StoredInstance
-from tests.api.api_stage import TOKEN, Api, host, spec
+from tests.api.api_stage import NOW, TOKEN, Api, host, spec
 
 
 async def settled(api: Api) -> None:
@@ -33,6 +33,18 @@ async def test_identical_put_changes_nothing(api: Api) -> None:
     answer = await api.put(spec())
     assert (answer.status_code, answer.headers["stoker-outcome"]) == (200, "unchanged")
     assert await api.contents() == before
+
+
+async def test_the_same_manifest_changes_nothing_that_a_version_without_a_newer_key_stored(api: Api) -> None:
+    await settled(api)
+    kept = (await api.store.get("Host", "gpu-a")).spec
+    older = {**kept, "strays": {key: value for key, value in kept["strays"].items() if key != "budget"}}
+    await api.store.put("Host", "gpu-a", older, {}, actor="t", now=NOW)
+    before = await api.contents()
+    answer = await api.put(host())
+    assert (answer.status_code, answer.headers["stoker-outcome"]) == (200, "unchanged")
+    assert await api.contents() == before
+    assert (await api.put(host(strays={"budget": 8}))).headers["stoker-outcome"] == "configured"
 
 
 async def test_label_alone_keeps_the_generation(api: Api) -> None:

@@ -63,6 +63,12 @@ class TestPolicy:
             left = d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, marks=marks)
             assert (signalled(decide(known(d.world()))) == [left.pid]) is expected
 
+    def test_who_is_only_reported_is_looked_at_no_more_often(self) -> None:
+        for limit, expected in (("report", None), ("orphans", 0.6)):
+            d = driver(limit)
+            d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, marks=MARKS)
+            assert decide(known(d.world())).clearing.wake_in_s == expected
+
     def test_of_two_specs_on_one_card_the_more_careful_one_holds(self) -> None:
         d = driver("any", "any")
         d.specs["n"] = spec("n", gpus=(1,), port=30002, strays={"kill": "report"})
