@@ -348,7 +348,10 @@ async def note_started(store: Store, world: World, done: Done) -> None:
 
 
 def _as_started(launch: str, unclean: str) -> Callable[[StoredInstance], StoredInstance]:
-    return lambda row: replace(row, extra={**row.extra, "started": launch, "unclean": unclean})
+    def started(row: StoredInstance) -> StoredInstance:
+        return replace(row, extra={**row.extra, "started": launch, "unclean": unclean})
+
+    return started
 
 
 async def note_held_up(store: Store, world: World, plan: Plan, due: Iterable[str], now: datetime) -> None:

@@ -135,12 +135,11 @@ async def note_held(
     In the store as well: an instance may be down when the next daemon comes.
     """
     boot_id = look.identity.boot_id
-    for row in declared.rows:
-        boot, *things = row.extra.get("held", [""])
-        memory.held_before |= set(things) if boot == boot_id else set()
+    noted = {(row.spec_uid, row.role): _held_since(boot_id, row) for row in declared.rows}
+    memory.held_before |= frozenset[str]().union(*noted.values())
     for one in desired:
-        unit = look.unit(one.unit)
-        if unit is None or isinstance(unit, Unknown) or not unit.running or one.holds <= memory.held_before:
+        unit, known = look.unit(one.unit), noted.get((one.declared.spec_uid, one.declared.role), frozenset())
+        if unit is None or isinstance(unit, Unknown) or not unit.running or one.holds <= known:
             continue
         if launch_mark(unit) != one.launch_hash:
             continue  # what runs is of another launch, on other cards or another port perhaps
@@ -151,13 +150,17 @@ async def note_held(
             )
 
 
+def _held_since(boot_id: str, row: StoredInstance) -> frozenset[str]:
+    boot, *things = row.extra.get("held", [""])
+    return frozenset(things) if boot == boot_id else frozenset()
+
+
 def _held(boot_id: str, things: frozenset[str]) -> Callable[[StoredInstance], StoredInstance]:
-    def changed(row: StoredInstance) -> StoredInstance:
-        boot, *before = row.extra.get("held", [""])
-        known = things | (set(before) if boot == boot_id else set())
+    def held(row: StoredInstance) -> StoredInstance:
+        known = things | _held_since(boot_id, row)
         return replace(row, extra={**row.extra, "held": [boot_id, *sorted(known)]})
 
-    return changed
+    return held
 
 
 async def _baselines(store: Store, host: StoredObject) -> dict[str, Card]:

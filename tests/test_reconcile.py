@@ -429,10 +429,17 @@ async def test_cards_that_change_are_told_once_as_drift_of_the_host(stage: Stage
 
 
 @pytest.mark.strays
-@pytest.mark.parametrize("ran", [True, False])
-async def test_what_an_instance_held_since_boot_is_known_to_the_next_daemon(stage: Stage, ran: bool) -> None:
+@pytest.mark.parametrize(("ran", "anew"), [(True, False), (True, True), (False, False)])
+async def test_what_an_instance_held_since_boot_is_known_to_the_next_daemon(
+    stage: Stage, ran: bool, anew: bool
+) -> None:
     """A likely orphan is cleared from a card that was ours since boot, and from no other."""
     engine = ("python", "-m", "sglang.launch_server", "--port", "40000")
+    if anew:  # declared before, deleted, and declared again
+        await stage.settle()
+        await stage.store.delete("ServingSpec", "m", actor="t", now=NOON)
+        await stage.settle()
+        await stage.put()
     if ran:
         await stage.settle()
         stage.box.crash(UNIT)

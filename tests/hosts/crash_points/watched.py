@@ -130,7 +130,7 @@ def _event(event: Event) -> tuple[str, dict[str, Any]]:
 
 
 def _change(change: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """What of an instance's row is noted: `state`, `started`, `written`, `ready`."""
+    """What of an instance's row is noted: `state`, `started`, `written`, `ready`, `held`."""
     name = change.__qualname__.rpartition(".")[2]
     held = _held(change)
     if name != "<lambda>":
