@@ -150,7 +150,7 @@ def run(script: str, commands: str, timeout_s: float) -> tuple[int, str]:
 
 
 def test_i_a_clone_on_a_bare_debian_tests_itself_without_root(script: str, tmp_path: Path) -> None:
-    status, out = run(script, CLONE + "make test\n" + COUNT, 1500)
+    status, out = run(script, CLONE + "make test\n" + COUNT, 2400)
     assert status == 0, out[-8000:]
     ended = re.search(r"^(\d+) passed, (\d+) deselected(?:, \d+ warnings?)? in ", out, re.MULTILINE)
     assert ended, out[-3000:]

