@@ -428,6 +428,20 @@ async def test_cards_that_change_are_told_once_as_drift_of_the_host(stage: Stage
     assert [e.count for e in told] == [1]
 
 
+async def test_a_generation_that_failed_is_asked_for_again_within_seconds_however_long_the_hosts_period(
+    stage: Stage,
+) -> None:
+    await stage.settle()
+    good = stage.memory.probes[UNIT]
+    stage.memory.probes[UNIT] = replace(good, at_s=stage.now(), ok=False, reason=Reason.CONNECTION_REFUSED)
+    done = await stage.turn(probe=False)
+    assert not done.plan.probes
+    assert done.wake_in_s is not None
+    assert 0 < done.wake_in_s <= 5
+    stage.box.step(500)
+    assert [wanted.unit for wanted in (await stage.turn(probe=False)).plan.probes] == [UNIT]
+
+
 @pytest.mark.strays
 @pytest.mark.parametrize(("ran", "anew"), [(True, False), (True, True), (False, False)])
 async def test_what_an_instance_held_since_boot_is_known_to_the_next_daemon(

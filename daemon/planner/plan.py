@@ -214,14 +214,16 @@ def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observat
 
 
 def _probe(plan: Plan, desired: Desired, unit: Unit, world: World) -> Plan:
+    """Ask for a generation when one is due, else come back when it is: a host's period may be much longer."""
+    if unit.name in world.probing:
+        return plan
     fact = world.probes.get(unit.name)
-    due = fact is None or fact.invocation != unit.invocation_id
-    if not due and fact is not None:
-        from_text = desired.declared.view.readiness.period
-        due = world.now_s - fact.at_s >= (duration_s(from_text) if fact.ok else min(duration_s(from_text), 5.0))
-    if due and unit.name not in world.probing:
-        plan = replace(plan, probes=(*plan.probes, ProbeWanted(unit.name, unit.invocation_id)))
-    return plan
+    if fact is not None and fact.invocation == unit.invocation_id:
+        period_s = duration_s(desired.declared.view.readiness.period)
+        left_s = fact.at_s + (period_s if fact.ok else min(period_s, 5.0)) - world.now_s
+        if left_s > 0:
+            return wake(plan, left_s)
+    return replace(plan, probes=(*plan.probes, ProbeWanted(unit.name, unit.invocation_id)))
 
 
 def _incurable(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation) -> tuple[Reason, str] | None:
