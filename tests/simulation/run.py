@@ -7,21 +7,17 @@ nothing that was acknowledged was lost, and then not one more command changed an
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
-
-import structlog
 
 from daemon.sim.host import SimHost
 from tests.simulation import loop
 from tests.simulation.checkers import all_checkers
 from tests.simulation.faults import Stage, trouble
 from tests.simulation.ledger import lost
+from tests.simulation.seeds import Came
 from tests.simulation.tape import Tape
 from tests.simulation.truth import unit_truth, units_of
 from tests.simulation.watch import Breach, Schedule
@@ -33,45 +29,15 @@ STEP_S = 2.0
 
 
 @dataclass(slots=True)
-class Result:
-    """How a seed went. `converged_s` is counted from the end of the faults, None when it did not; `wrong` says why."""
+class Result(Came):
+    """How a seed went. `converged_s` is counted from the end of the faults, None when it did not."""
 
-    seed: int
-    wrong: list[str] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
-    signals: Counter[str] = field(default_factory=Counter)
     converged_s: float | None = None
-    virtual_s: float = 0.0
-    calls: int = 0
-    digest: str = ""
 
 
-def run_seed(seed: int, trace: TextIO | None = None) -> Result:
-    """The whole run, on a loop and in a folder of its own. What the daemon logs goes nowhere: events tell it too."""
-    memory = Path("/dev/shm")
-    with (
-        silent(),
-        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="stoker-sim-") as folder,
-    ):
-        return loop.run(_run(seed, Path(folder), Tape(trace)))
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(processors=[_dropped])
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-def _dropped(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    raise structlog.DropEvent
-
-
-async def _run(seed: int, folder: Path, tape: Tape) -> Result:
+async def run(seed: int, folder: Path, tape: Tape) -> Result:
+    """The whole of one seed, with what it keeps in that folder."""
     dice, clock = dice_for(seed, "scenario"), asyncio.get_running_loop().time
     names = [f"gpu-{letter}" for letter in "abc"[: dice.randint(2, 3)]]
     load_s = dice.choice((3.0, 8.0, 20.0, 60.0))

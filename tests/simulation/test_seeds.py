@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.many import run_many
-from tests.simulation.run import run_seed
+from tests.simulation.many import FLEET
 
 ROOM_S = 60.0
 AT_LEAST = 12
@@ -41,7 +40,7 @@ def test_after_any_faults_everything_declared_is_ready_again_and_no_law_was_brok
     first = int(os.environ.get("SIMULATE_FIRST") or random.SystemRandom().randrange(10**9))
     with capsys.disabled():
         print(f"\nseeds from {first} (SIMULATE_FIRST={first} takes them again)")
-    tally = run_many(_while_there_is_room(first), os.cpu_count() or 1)
+    tally = FLEET.many(_while_there_is_room(first), os.cpu_count() or 1)
     with capsys.disabled():
         print("\n".join(tally.lines()))
     assert not tally.failed, "\n".join(f"make simulate SEED={one.seed}: {one.wrong}" for one in tally.failed)
@@ -50,19 +49,19 @@ def test_after_any_faults_everything_declared_is_ready_again_and_no_law_was_brok
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_seed_has_one_trace_in_one_process_and_across_processes(seed: int) -> None:
-    here = {run_seed(seed).digest for _ in range(2)}
+    here = {FLEET.one(seed).digest for _ in range(2)}
     for hash_seed in ("1", "2"):
-        code = f"from tests.simulation.run import run_seed; print(run_seed({seed}).digest)"
+        code = f"from tests.simulation.many import FLEET; print(FLEET.one({seed}).digest)"
         told = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         here.add(told.stdout.strip())
     assert len(here) == 1
-    assert run_seed(seed + 100).digest not in here
+    assert FLEET.one(seed + 100).digest not in here
 
 
 @pytest.mark.parametrize("seed", [5256, 5286])
 def test_seeds_that_once_failed_pass(seed: int) -> None:
     """5256: a spec deleted while its unit is masked. 5286: a crash in the first instants of a start."""
-    assert run_seed(seed).wrong == []
+    assert FLEET.one(seed).wrong == []

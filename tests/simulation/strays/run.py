@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from daemon.sim.host import SimHost
 from daemon.sim.processes import SimProcess
 from tests.simulation import loop
 from tests.simulation.checkers import NothingOutOfAnUnknown, NothingUnderForeignRule, OnePlanInFlight, OneStartAtATime
 from tests.simulation.faults import Stage
-from tests.simulation.run import silent
+from tests.simulation.seeds import Came
 from tests.simulation.specs import Wish
 from tests.simulation.strays.checkers import NoSignalForEver, NoStartOnADirtyCard, OnlyClearableAreSignalled
 from tests.simulation.strays.scene import Scene
@@ -38,32 +37,19 @@ STEP_S = 1.0
 
 
 @dataclass(slots=True)
-class Result:
-    """How a seed went; `wrong` says why it is not right. Figures are counts of what was planted, done and found."""
+class Result(Came):
+    """How a seed went. Figures are counts of what was planted, done and found."""
 
-    seed: int
-    wrong: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     holds: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    signals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     starts: int = 0
     cleared_s: float | None = None
-    virtual_s: float = 0.0
-    calls: int = 0
-    digest: str = ""
 
 
-def run_seed(seed: int, trace: TextIO | None = None) -> Result:
-    """The whole run, on a loop and in a folder of its own."""
-    memory = Path("/dev/shm")
-    with silent(), tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="stoker-sim-") as folder:
-        return loop.run(_run(seed, Path(folder), Tape(trace)))
-
-
-async def _run(seed: int, folder: Path, tape: Tape) -> Result:
+async def run(seed: int, folder: Path, tape: Tape) -> Result:
+    """The whole of one seed, with what it keeps in that folder."""
     dice, clock = dice_for(seed, "strays"), asyncio.get_running_loop().time
     host = SimHost(HOST, seed=seed, now=clock, load_s=2.0)
     policy = Policy(dice.random() < 0.5, dice.choice(("orphans",) * 5 + ("any", "report")), dice.random() < 0.6)

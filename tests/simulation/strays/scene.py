@@ -162,6 +162,7 @@ class Scene:
 
     def _parent(self, shape: Shape, uid: int) -> int:
         spawn = self.host.machine.processes.spawn
+        argv: tuple[str, ...]
         match shape.parent:
             case "init":
                 return 1

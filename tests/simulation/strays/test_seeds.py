@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.strays.many import run_many
-from tests.simulation.strays.run import run_seed
+from tests.simulation.strays.many import STRAYS
 
 SEEDS = int(os.environ.get("STRAYS_SEEDS") or 60)
 ROOT = Path(__file__).parents[3]
@@ -29,7 +28,7 @@ def test_every_orphan_is_found_nobody_elses_process_is_touched_and_nothing_start
     first = int(os.environ.get("STRAYS_FIRST") or random.SystemRandom().randrange(10**9))
     with capsys.disabled():
         print(f"\nseeds of strays from {first} (STRAYS_FIRST={first} takes them again)")
-    tally = run_many(range(first, first + SEEDS), os.cpu_count() or 1)
+    tally = STRAYS.many(range(first, first + SEEDS), os.cpu_count() or 1)
     with capsys.disabled():
         print("\n".join(tally.lines()))
     assert not tally.failed, "\n".join(f"make strays SEED={one.seed}: {one.wrong}" for one in tally.failed)
@@ -39,11 +38,11 @@ def test_every_orphan_is_found_nobody_elses_process_is_touched_and_nothing_start
 
 
 def test_one_seed_has_one_trace_in_one_process_and_across_processes() -> None:
-    here = {run_seed(7).digest for _ in range(2)}
-    code = "from tests.simulation.strays.run import run_seed; print(run_seed(7).digest)"
+    here = {STRAYS.one(7).digest for _ in range(2)}
+    code = "from tests.simulation.strays.many import STRAYS; print(STRAYS.one(7).digest)"
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert here == {told.stdout.strip()}
-    assert run_seed(107).digest not in here
+    assert STRAYS.one(107).digest not in here
