@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Literal
 
@@ -73,7 +73,7 @@ async def _write_retired(store: Store, retired: Retired, world: World) -> None:
 
 def _with(key: str, value: object) -> Callable[[StoredInstance], StoredInstance]:
     """One thing noted beside the rest, which probe tasks change at the same time."""
-    return lambda row: replace(row, extra={**row.extra, key: value})
+    return lambda row: row.noting(**{key: value})
 
 
 def _unit_of(declared: Declared, world: World) -> str:
@@ -349,7 +349,7 @@ async def note_started(store: Store, world: World, done: Done) -> None:
 
 def _as_started(launch: str, unclean: str) -> Callable[[StoredInstance], StoredInstance]:
     def started(row: StoredInstance) -> StoredInstance:
-        return replace(row, extra={**row.extra, "started": launch, "unclean": unclean})
+        return row.noting(started=launch, unclean=unclean)
 
     return started
 

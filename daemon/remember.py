@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from daemon.declared import HostDeclaration
 from daemon.domain.actions import RemoveUnit, Signal, SweepShm
 from daemon.domain.errors import NotFound
-from daemon.domain.observation import Observation, Unknown
+from daemon.domain.observation import Observation, Unit, Unknown
 from daemon.execute import Done
 from daemon.memory import HostMemory
 from daemon.planner.cards import Card
@@ -85,10 +86,11 @@ async def adopt(store: Store, world: World, plan: Plan) -> None:
 
 async def remember(store: Store, world: World, desired: Desired, digest: str) -> None:
     """The unit, its cards and what its file is from now on; what others noted of the instance stays."""
-    one, given = desired.declared, _given(desired, world)
+    one, given, seen = desired.declared, _given(desired, world), _seen_at(world)
     new = StoredInstance(spec_uid=one.spec_uid, role=one.role, host=world.name, unit=desired.unit, path=desired.path)
 
     def written(row: StoredInstance) -> StoredInstance:
+        known = row.extra.get("written") if row.written_launch == desired.launch_hash else None
         return replace(
             row if given is None else _accepting(given)(row),
             unit=desired.unit,
@@ -96,9 +98,15 @@ async def remember(store: Store, world: World, desired: Desired, digest: str) ->
             gpus=desired.gpus,
             written_sha256=digest,
             written_launch=desired.launch_hash,
-        )
+        ).noting(written=known or seen)
 
     await store.change_instance(one.spec_uid, one.role, world.name, written, new=new)
+
+
+def _seen_at(world: World) -> list[Any]:
+    """The boot and its instant, in microseconds, after which what starts is of what is written now."""
+    look = world.observation
+    return [] if isinstance(look, Unknown) else [look.identity.boot_id, look.identity.monotonic_us]
 
 
 def _given(desired: Desired, world: World) -> tuple[str, ...] | None:
@@ -115,7 +123,7 @@ def _accepting(names: tuple[str, ...]) -> Callable[[StoredInstance], StoredInsta
 
     def accepted(row: StoredInstance) -> StoredInstance:
         known = tuple(row.extra.get("inherited", ()))
-        return replace(row, extra={**row.extra, "inherited": sorted({*known, *names})})
+        return row.noting(inherited=sorted({*known, *names}))
 
     return accepted
 
@@ -135,19 +143,32 @@ async def note_held(
     In the store as well: an instance may be down when the next daemon comes.
     """
     boot_id = look.identity.boot_id
-    noted = {(row.spec_uid, row.role): _held_since(boot_id, row) for row in declared.rows}
-    memory.held_before |= frozenset[str]().union(*noted.values())
+    rows = {(row.spec_uid, row.role): row for row in declared.rows}
+    memory.held_before |= frozenset[str]().union(*(_held_since(boot_id, row) for row in rows.values()))
     for one in desired:
-        unit, known = look.unit(one.unit), noted.get((one.declared.spec_uid, one.declared.role), frozenset())
-        if unit is None or isinstance(unit, Unknown) or not unit.running or one.holds <= known:
+        unit, row = look.unit(one.unit), rows.get((one.declared.spec_uid, one.declared.role))
+        if unit is None or isinstance(unit, Unknown) or (row is not None and one.holds <= _held_since(boot_id, row)):
             continue
-        if launch_mark(unit) != one.launch_hash:
-            continue  # what runs is of another launch, on other cards or another port perhaps
+        if not (_runs(one, unit) or (row is not None and _ran(one, unit, row, boot_id))):
+            continue
         memory.note_held(one)
         with contextlib.suppress(NotFound):  # deleted meanwhile
             await store.change_instance(
                 one.declared.spec_uid, one.declared.role, declared.object.name, _held(boot_id, one.holds)
             )
+
+
+def _runs(one: Desired, unit: Unit) -> bool:
+    """What runs is of the declared launch, not of another one on other cards or another port."""
+    return unit.running and launch_mark(unit) == one.launch_hash
+
+
+def _ran(one: Desired, unit: Unit, row: StoredInstance, boot_id: str) -> bool:
+    """Nobody saw it run, perhaps, but systemd says that it did since the declared launch was written."""
+    if row.written_launch != one.launch_hash or not row.extra.get("written"):
+        return False
+    boot, written_us = row.extra["written"]
+    return unit.active_enter_us > (written_us if boot == boot_id else 0)
 
 
 def _held_since(boot_id: str, row: StoredInstance) -> frozenset[str]:
@@ -157,8 +178,7 @@ def _held_since(boot_id: str, row: StoredInstance) -> frozenset[str]:
 
 def _held(boot_id: str, things: frozenset[str]) -> Callable[[StoredInstance], StoredInstance]:
     def held(row: StoredInstance) -> StoredInstance:
-        known = things | _held_since(boot_id, row)
-        return replace(row, extra={**row.extra, "held": [boot_id, *sorted(known)]})
+        return row.noting(held=[boot_id, *sorted(things | _held_since(boot_id, row))])
 
     return held
 

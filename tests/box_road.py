@@ -191,6 +191,7 @@ def _properties(unit: Unit) -> Iterator[tuple[str, object]]:
     yield from (("InactiveExitTimestampMonotonic", unit.inactive_exit_us), ("TimeoutStopUSec", "1min"))
     yield from (("StateChangeTimestampMonotonic", unit.state_change_us), ("DropInPaths", " ".join(unit.dropin_paths)))
     yield "InactiveEnterTimestampMonotonic", unit.inactive_enter_us
+    yield "ActiveEnterTimestampMonotonic", unit.active_enter_us
 
 
 def _loaded(unit: Unit) -> str:

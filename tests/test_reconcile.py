@@ -464,6 +464,25 @@ async def test_what_an_instance_held_since_boot_is_known_to_the_next_daemon(
 
 
 @pytest.mark.strays
+@pytest.mark.parametrize("moved", [False, True])
+async def test_what_ran_between_two_daemons_was_ours_though_nobody_saw_it_run(stage: Stage, moved: bool) -> None:
+    """The daemon dies behind its start and the unit goes down before the next one looks; systemd knows that it ran.
+
+    On the cards that the spec is moved to meanwhile nothing of ours ever ran.
+    """
+    await stage.turn()
+    assert stage.box.units[UNIT].active == "active"
+    stage.box.crash(UNIT)
+    if moved:
+        await stage.put(gpus=(2, 3))
+    engine = ("python", "-m", "sglang.launch_server", "--port", "40000")
+    stray = stage.box.spawn(engine, "/stray", gpus={UUIDS[2 if moved else 0]: 9_000})
+    stage.memory = HostMemory()
+    await stage.settle()
+    assert (stray.pid in stage.box.procs) is moved
+
+
+@pytest.mark.strays
 async def test_cards_that_a_running_unit_does_not_hold_yet_were_not_ours_before(stage: Stage) -> None:
     """The spec moves to cards on which a person's server sits: what still runs is of the launch before."""
     await stage.settle()

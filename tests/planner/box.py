@@ -53,6 +53,7 @@ class BoxUnit:
     invocation: str = ""
     main: int = 0
     exit_ticks: int = 0
+    enter_ticks: int = 0
     failed_status: int = 0
     ever: bool = False
     reload: bool = False
@@ -114,6 +115,7 @@ class Box:
         proc.env = tuple(env.items())
         proc.marks = tuple(sorted((k, v) for k, v in env.items() if k.startswith("STOKER_")))
         unit.main, unit.active, unit.sub, unit.ever = proc.pid, "active", "running", True
+        unit.enter_ticks = self.ticks
 
     def _end(self, name: str, unit: BoxUnit, state: str) -> None:
         for pid in [p.pid for p in self.procs.values() if p.cgroup == self.group(name)]:
@@ -261,7 +263,7 @@ class Box:
             exec_main_status=unit.failed_status,
             exec_main_start_us=main.start * 10_000 if main is not None else 0,
             inactive_exit_us=unit.exit_ticks * 10_000,
-            active_enter_us=0,
+            active_enter_us=unit.enter_ticks * 10_000,
             inactive_enter_us=1 if unit.ever else 0,
             control_group=self.group(name) if unit.active not in ("inactive", "failed") else "",
             timeout_stop_us=60_000_000,
