@@ -14,7 +14,8 @@ from daemon.domain.host import StrayLimit
 from daemon.domain.observation import Observation, Process, ProcessId, Unknown
 from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
-from daemon.planner.holders import Holder, Holders, shapes_of, tree_ports
+from daemon.planner.holders import SERVES_GOOD_S, Holder, Holders, answer_age_s, shapes_of, tree_ports
+from daemon.planner.ownership import SERVING
 from daemon.planner.protect import mps_runs, protected
 from daemon.planner.titles import is_engine
 from daemon.planner.world import Desired, Retired, StrayFact, World
@@ -218,12 +219,13 @@ def _head(process: Process, going: list[Holder]) -> Holder | None:
 
 
 def _questions(world: World, look: Observation, holders: Holders) -> tuple[ServeQuestion, ...]:
-    """Processes whose class hangs on whether their tree serves."""
+    """Processes whose class hangs on whether their tree serves, and those whose answer has had its time."""
     asked, shapes = [], shapes_of(world)
     for holder in holders.all:
         process = holder.process
         marked = dict(process.marks or ()).get("STOKER_STORE") == world.store_uid
-        if holder.ownership.owner == "unknown" and (marked or is_engine(process, shapes)):
+        old = holder.ownership == SERVING and answer_age_s(process, world) >= SERVES_GOOD_S
+        if (old or holder.ownership.owner == "unknown") and (marked or is_engine(process, shapes)):
             ports = tree_ports(process, look, shapes)
             if ports:
                 asked.append(ServeQuestion(process.id, ports, MARKED_PATIENCE_S if marked else LIKELY_PATIENCE_S))

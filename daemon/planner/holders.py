@@ -7,6 +7,7 @@ another may name a wrong process: who holds a card in use is then told only by o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ SMALL_SHARE_MIB = 1024
 NOBODY_HERE = -1
 LINE_CHARS = 120  # of a command line within a sentence
 MOST_TOLD = 3
-SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed
+SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed, and when it is asked again
+SERVES_STANDS_S = 90.0  # how long "it serves" stands while the next answer is on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +141,28 @@ def _unclaimed_marks(look: Observation, names: set[str]) -> Iterable[tuple[str, 
 def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
     """What is known of each process: a tree without a listening port serves nothing; else what a probe found.
 
-    Of a tree that was not seen whole nothing is known.
+    Of a tree that was not seen whole nothing is known. An old "it serves" stands a while, since a verdict that turns
+    with each answer's age helps nobody; an old "it does not" is no answer.
     """
     if isinstance(look.listeners, Unknown):
         return {}
     shapes = shapes_of(world)
     found: dict[ProcessId, bool | None] = {}
     for process in _processes(look):
-        fact = world.strays.get(process.id)
-        if fact is not None and fact.serves is not None and world.now_s - fact.asked_at_s < SERVES_GOOD_S:
+        fact, age_s = world.strays.get(process.id), answer_age_s(process, world)
+        if fact is not None and age_s < SERVES_GOOD_S:
             found[process.id] = fact.serves
         elif tree_ports(process, look, shapes) == ():
             found[process.id] = False
+        elif fact is not None and fact.serves and age_s < SERVES_STANDS_S:
+            found[process.id] = True
     return found
+
+
+def answer_age_s(process: Process, world: World) -> float:
+    """How old the answer is to whether its tree serves; without end where there is none."""
+    fact = world.strays.get(process.id)
+    return math.inf if fact is None or fact.serves is None else world.now_s - fact.asked_at_s
 
 
 def _uids(units: tuple[Unit, ...], world: World, look: Observation) -> dict[str, int | None]:

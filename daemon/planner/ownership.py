@@ -41,6 +41,9 @@ class Ownership:
         return self.owner.startswith("orphan")
 
 
+SERVING = Ownership("foreign", "a port of its tree serves")
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What attribution reads: one look, and what the store knows. Built once for a look.
@@ -199,7 +202,7 @@ def _homeless(process: Process, ledger: Ledger) -> Ownership:
         return found
     serves = ledger.serves.get(process.id)
     if serves:
-        return Ownership("foreign", "a port of its tree serves")
+        return SERVING
     if serves is None:
         return Ownership("unknown", "whether a port of its tree serves is not known yet")
     if ours:

@@ -13,6 +13,7 @@ from daemon.domain.observation import ProcessId
 from daemon.domain.status import Reason
 from daemon.planner.barrier import blockers
 from daemon.planner.conditions import host_conditions
+from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Kills, StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
@@ -98,6 +99,54 @@ class TestPolicy:
         world = d.world()
         facts = {i: StrayFact(world.now_s - 5, serves=True, asked_at_s=world.now_s) for i in world.strays}
         assert not signalled(decide(replace(world, strays=facts)))
+
+
+class TestServing:
+    """How long an answer to "does its tree serve" is good for, and what stands until the next one is there."""
+
+    def stray(self, serves: bool, age_s: float) -> Plan:
+        d = driver("any", "any")
+        d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, ports=(9000,))
+        world = d.world()
+        fact = StrayFact(world.now_s - 600, serves=serves, asked_at_s=world.now_s - age_s)
+        return decide(replace(world, strays=dict.fromkeys(world.strays, fact)))
+
+    @pytest.mark.parametrize("age_s", [0.0, 29.0, 30.0, 60.0, 89.0])
+    def test_what_was_seen_to_serve_is_foreign_until_the_next_answer_is_there(self, age_s: float) -> None:
+        plan = self.stray(True, age_s)
+        assert owners(plan) == ["foreign"]
+        assert bool(plan.questions) is (age_s >= 30)
+        assert not signalled(plan)
+
+    @pytest.mark.parametrize(("serves", "age_s"), [(True, 90.0), (True, 1e6), (False, 30.0), (False, 89.0)])
+    def test_an_answer_past_its_time_is_none_and_ends_nobody(self, serves: bool, age_s: float) -> None:
+        plan = self.stray(serves, age_s)
+        assert owners(plan) == ["unknown"]
+        assert len(plan.questions) == 1
+        assert not signalled(plan)
+
+    def test_a_server_by_hand_stays_foreign_while_it_is_asked_again_and_again(self) -> None:
+        """Answers come some looks late: what is said of it does not turn meanwhile."""
+        d = driver("any", "any")
+        left = d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, ports=(9000,))
+        said, asked = set[str](), 0
+        for turn in range(400):
+            world = d.world()
+            plan = decide(world)
+            said |= set(owners(plan)) if turn else set()
+            asked += bool(plan.questions)
+            if plan.questions and turn % 5 == 0:
+                (identity,) = (question.process for question in plan.questions)
+                d.facts[identity] = replace(d.facts[identity], serves=True, asked_at_s=d.now_s)
+            d.box.step()
+        assert said == {"foreign"}
+        assert asked > 8
+        assert left.pid in d.box.procs
+
+
+def owners(plan: Plan) -> list[str]:
+    assert isinstance(plan.holders, Holders)
+    return [holder.ownership.owner for holder in plan.holders.all]
 
 
 def at(world: World, **facts: Any) -> World:
