@@ -112,7 +112,8 @@ def _print(document: dict[str, Any]) -> None:
     for instance in document["instances"]:
         heading(f"  {instance['unit']} on {instance['host']}, role {instance['role']}")
         line("  command line:")
-        line("    " + " \\\n      ".join(_flags(instance["argv"])))
+        for row in _command_line(instance["argv"]):
+            line(f"    {row}")
         line(f"  {instance['path']}:")
         for row in instance["unitText"].splitlines():
             line(f"    {row}")
@@ -122,8 +123,8 @@ def _place(one: dict[str, str]) -> str:
     return f"{one['path']}: {one['message']}" + (f" ({one['hint']})" if one.get("hint") else "")
 
 
-def _flags(argv: list[str]) -> list[str]:
-    """A flag and its values a line, as a person reads them."""
+def _command_line(argv: list[str]) -> list[str]:
+    """A flag and its values a line, as a person reads them and a shell takes them."""
     import shlex  # noqa: PLC0415
 
     lines: list[list[str]] = [[]]
@@ -131,4 +132,7 @@ def _flags(argv: list[str]) -> list[str]:
         if word.startswith("-") and len(word) > 2 and lines[-1]:
             lines.append([])
         lines[-1].append(shlex.quote(word))
-    return [" ".join(words) for words in lines]
+    return [
+        ("  " if at else "") + " ".join(words) + (" \\" if words is not lines[-1] else "")
+        for at, words in enumerate(lines)
+    ]

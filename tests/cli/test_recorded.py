@@ -238,6 +238,9 @@ def test_check_shows_command_line_and_unit_of_each_role_and_finds_nothing_wrong(
     assert done.returncode == 0, done.stderr + done.stdout
     for part in ("stoker-chat-pd.prefill.service on gpu-b, role prefill", "--tp-size 4", "ExecStart=:/opt/venv"):
         assert part in done.stdout
+    at = done.stdout.splitlines().index("    /opt/venv/bin/python -m sglang.launch_server \\")
+    assert done.stdout.splitlines()[at + 1] == "      --model-path /models/DeepSeek-V3-AWQ \\"
+    assert "\\x0a" not in done.stdout
     found = said("check", "-f", str(SPECS), "-o", "json")
     one = next(one for one in found["objects"] if one["name"] == "chat-pd")
     assert [instance["role"] for instance in one["instances"]] == ["prefill", "decode", "router"]
