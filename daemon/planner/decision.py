@@ -107,7 +107,7 @@ def hold_up(plan: Plan, desired: Desired, reason: Reason, detail: str, world: Wo
     """The plan in which its start waits for what it needs, with the time at which it began to."""
     known = world.waits.get(desired.unit)
     since = world.wall if known is None else known.since
-    text = f"{detail} (since {since})"
+    text = f"{detail} (since {since})" if since else detail
     return replace(plan, blocked={**plan.blocked, desired.unit: Blocked(reason, text, since)})
 
 

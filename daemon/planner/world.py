@@ -163,7 +163,7 @@ class World:
     own: Mapping[str, str] = field(default_factory=dict)  # unit → the invocation that our last start led to
     effective: Mapping[str, EffectiveFact] = field(default_factory=dict)
     known_gpus: tuple[str, ...] = ()  # UUIDs of the host as at first sight
-    wall: str = "now"  # this instant as people read it
+    wall: str = ""  # this instant as people read it; empty where no clock runs
     kills: Kills = Kills()
     # Told to have survived KILL, and still there: identity → UUIDs of the cards it held then.
     unkillable: Mapping[ProcessId, frozenset[str]] = field(default_factory=dict)
