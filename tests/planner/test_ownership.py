@@ -208,6 +208,16 @@ class TestProvenByMark:
     def test_a_mark_whose_unit_lives_is_no_orphan(self) -> None:
         assert owner(process(marks=MARKS), of=unit()).owner == "foreign"
 
+    @pytest.mark.parametrize("argv", [ENGINE, ("sglang::scheduler_TP0",), ("python3", "x.py")])
+    @pytest.mark.parametrize("ticks", [STARTED - 5_000, STARTED - 1, STARTED, STARTED + 50])
+    def test_while_its_unit_lives_no_age_and_no_title_makes_it_an_orphan(
+        self, argv: tuple[str, ...], ticks: int
+    ) -> None:
+        """One that left the cgroup may be at work for the unit; left over from before it is cleared once that ends."""
+        moved = process(id=ProcessId(5120, ticks), argv=argv, marks=MARKS)
+        assert owner(moved, of=unit()) == Ownership("foreign", f"carries our mark, but {UNIT} is live", UNIT)
+        assert owner(moved, of=unit("failed", "failed")).owner == "orphan-proven"
+
     def test_a_mark_of_another_store_proves_nothing(self) -> None:
         other = (("STOKER_SPEC", "uid-m"), ("STOKER_STORE", "another"))
         assert owner(process(argv=("python3", "x.py"), marks=other)).owner == "foreign"
