@@ -63,6 +63,7 @@ class HostMemory:
     strays: dict[ProcessId, StrayFact] = field(default_factory=dict)
     stray_seen_s: dict[ProcessId, float] = field(default_factory=dict)
     unkillable: dict[ProcessId, frozenset[str]] = field(default_factory=dict)  # told to survive KILL, with its cards
+    recalled_boot: str = ""  # the boot whose survivors of an earlier daemon were read
     probes: dict[str, ProbeFact] = field(default_factory=dict)
     probing: set[str] = field(default_factory=set)
     asked: dict[ProcessId, Asked] = field(default_factory=dict)
@@ -111,8 +112,6 @@ class HostMemory:
         for identity in set(self.strays) - here:
             del self.strays[identity]
             self.stray_seen_s.pop(identity, None)
-        for identity in set(self.unkillable) - here:
-            del self.unkillable[identity]
 
     def due(self, actions: Sequence[Action], now_s: float) -> tuple[Action, ...]:
         """Those to carry out now, in order: what was tried on this very ground waits, twice as long each time.

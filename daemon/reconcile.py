@@ -35,7 +35,7 @@ from daemon.planner.waits import step
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
 from daemon.remember import adopt, corrected, count, note_held, recall, remember, restarts, returned, stamp
-from daemon.signalled import kills, note_signalled, survivors, tell_survivors
+from daemon.signalled import kills, note_signalled, recall_survivors, survivors, tell_survivors
 from daemon.store import Store
 from daemon.verbs import Asks
 
@@ -186,6 +186,7 @@ class Reconciler:
     ) -> World:
         withheld = await self._withheld(declared, look, road, memory)
         counted = await corrected(self._store, declared.object.name, self._wall())
+        await recall_survivors(self._store, memory, look, declared.object.name)
         placed = [place(d, look, self._store.uid, declared.peers.get(d.spec_uid, ())) for d in declared.declared]
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
@@ -218,7 +219,7 @@ class Reconciler:
             waits=dict(memory.waits),
             wall=stamp(self._wall()),
             kills=kills(counted, memory.boot_id, self._wall()),
-            unkillable=survivors(counted, memory, look),
+            unkillable=survivors(memory, look),
             withheld=withheld,
         )
 

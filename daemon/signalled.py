@@ -1,7 +1,7 @@
 """Who was signalled, and who survived: counted and told so that the next daemon knows it as well.
 
 Called by `reconcile` around its plan and its signals. Processes are kept by boot, pid and start among the corrections,
-a day long: a later daemon sends TERM and KILL to a survivor once more, and tells of it again.
+30 days long: a daemon that comes still later sends TERM and KILL to a survivor once more, and tells of it again.
 """
 
 from __future__ import annotations
@@ -39,31 +39,36 @@ async def note_signalled(store: Store, world: World, action: Signal, now: dateti
     await store.note_corrections(new, SIGNALLED, now, host=world.name)
 
 
-def survivors(
-    counted: Sequence[Correction], memory: HostMemory, look: Observation | Unknown
-) -> dict[ProcessId, frozenset[str]]:
+async def recall_survivors(store: Store, memory: HostMemory, look: Observation | Unknown, host: str) -> None:
+    """Who was told by an earlier daemon to have survived KILL on this boot, with the cards it held then. Read once."""
+    if isinstance(look, Unknown) or memory.recalled_boot == look.identity.boot_id:
+        return
+    boot_id = look.identity.boot_id
+    noted = {one.instance_key: one.reason for one in await store.corrections(kind=SURVIVED, host=host)}
+    for process in _of_boot(noted, boot_id):
+        memory.unkillable.setdefault(process, frozenset(noted[_key(boot_id, process)].split()))
+    memory.recalled_boot = boot_id
+
+
+def survivors(memory: HostMemory, look: Observation | Unknown) -> dict[ProcessId, frozenset[str]]:
     """Who was told to have survived KILL and is there still, with the cards it held then; unknown is not gone."""
     if isinstance(look, Unknown):
         return {}
-    noted = {one.instance_key: one.reason for one in counted if one.kind == SURVIVED}
-    boot_id = look.identity.boot_id
-    found = {process: frozenset(noted[_key(boot_id, process)].split()) for process in _of_boot(noted, boot_id)}
-    found |= memory.unkillable
     if isinstance(look.processes, Unknown):
-        return found
+        return dict(memory.unkillable)
     here = {process.id for process in look.processes}
-    return {process: cards for process, cards in found.items() if process in here}
+    return {process: cards for process, cards in memory.unkillable.items() if process in here}
 
 
 async def tell_survivors(store: Store, world: World, plan: Plan, memory: HostMemory, now: datetime) -> None:
     """An event for each that survived KILL, once; noted after it, since told twice is better than never."""
-    memory.unkillable |= world.unkillable
     for verdict in plan.clearing.verdicts:
         process = verdict.holder.process.id
         if verdict.reason is Reason.UNKILLABLE_PROCESS and process not in memory.unkillable:
-            memory.unkillable[process] = frozenset(uuid for uuid, _, _ in verdict.holder.gpus)
+            cards = frozenset(uuid for uuid, _, _ in verdict.holder.gpus)
             await store.add_event(_told(world, verdict), now)
-            await _note(store, world, process, memory.unkillable[process], now)
+            memory.unkillable[process] = cards
+            await _note(store, world, process, cards, now)
 
 
 def _told(world: World, verdict: Verdict) -> Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ def survive(box: Box) -> None:
     box._signal = lambda signal, target: box.signalled.append((signal, "stuck"))  # type: ignore[method-assign]
 
 
+async def survived(host: Host) -> list[Event]:
+    return [event for event in await host.told("UnkillableProcess") if "no instance is started" in event.message]
+
+
 async def test_a_survivor_is_told_once_and_never_signalled_again_also_by_the_next_daemon(host: Host) -> None:
     left = host.orphan(state="D")
     survive(host.box)
@@ -81,11 +86,55 @@ async def test_a_survivor_is_told_once_and_never_signalled_again_also_by_the_nex
         await host.new_daemon()
         await host.turns(60)
     assert host.sent() == {"TERM": 1, "CONT": 0, "KILL": 1}
-    events = [event for event in await host.told("UnkillableProcess") if "no instance is started" in event.message]
+    events = await survived(host)
     assert len(events) == 1
     assert f"pid {left.pid}" in events[0].message
     assert await host.stage.said_of_host("Clean") == ("False", "UnkillableProcess")
     assert "unit-start" not in host.stage.road.changes()
+
+
+@pytest.mark.parametrize("later_h", [25, 24 * 29])
+async def test_a_survivor_is_known_for_as_long_as_the_host_is_up(host: Host, later_h: int) -> None:
+    host.orphan(state="D")
+    survive(host.box)
+    await host.turns(60)
+    host.box.ticks += later_h * 3600 * 100
+    await host.new_daemon()
+    await host.turns(60)
+    assert host.sent() == {"TERM": 1, "CONT": 0, "KILL": 1}
+    assert len(await survived(host)) == 1
+    assert await host.stage.said_of_host("Clean") == ("False", "UnkillableProcess")
+
+
+async def test_a_survivor_that_one_look_did_not_show_is_known_when_it_is_back(host: Host) -> None:
+    left = host.orphan(state="D")
+    host.box.spawn(("python3", "train.py"), "/system.slice/train.service", gpus={UUIDS[1]: 9000})  # no start meanwhile
+    survive(host.box)
+    await host.turns(60)
+    del host.box.procs[left.pid]
+    await host.turns(1)
+    host.box.procs[left.pid] = left
+    await host.turns(60)
+    assert host.sent() == {"TERM": 1, "CONT": 0, "KILL": 1}
+    assert len(await survived(host)) == 1
+
+
+async def test_a_survivor_that_the_store_could_not_note_is_told_by_the_next_pass(host: Host) -> None:
+    host.orphan(state="D")
+    survive(host.box)
+    add, failed = host.stage.store.add_event, list[Event]()
+
+    async def fails_once(event: Event, now: datetime) -> None:
+        if "no instance is started" in event.message and not failed:
+            failed.append(event)
+            raise OSError("disk full")
+        await add(event, now)
+
+    host.stage.store.add_event = fails_once  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="disk full"):
+        await host.turns(60)
+    await host.turns(10)
+    assert len(await survived(host)) == 1
 
 
 async def test_its_cards_serve_again_once_it_is_gone(host: Host) -> None:

@@ -13,7 +13,7 @@ from daemon.store.database import Database, Tx
 from daemon.store.rows import Correction, Pause
 from daemon.store.schema import corrections, pause, runs
 
-# The longest budget looks back one day (contested drift); the rest is for people.
+# The longest budget looks back one day (contested drift); survivors of KILL are known longer; the rest is for people.
 KEEP_CORRECTIONS = timedelta(days=30)
 
 
@@ -62,10 +62,19 @@ class Runs(Database):
         await self._write(body)
 
     async def corrections(
-        self, instance_key: str | None = None, *, since: datetime, host: str | None = None
+        self,
+        instance_key: str | None = None,
+        *,
+        since: datetime | None = None,
+        host: str | None = None,
+        kind: str | None = None,
     ) -> tuple[Correction, ...]:
-        """Corrections from `since` on, oldest first: of an instance, a host, or the fleet. 30 days are kept."""
-        query = select(corrections).where(corrections.c.at >= since).order_by(corrections.c.at, corrections.c.id)
+        """Corrections from `since` on, oldest first: of an instance, a host, a kind, or the fleet. 30 days are kept."""
+        query = select(corrections).order_by(corrections.c.at, corrections.c.id)
+        if since is not None:
+            query = query.where(corrections.c.at >= since)
+        if kind is not None:
+            query = query.where(corrections.c.kind == kind)
         if instance_key is not None:
             query = query.where(corrections.c.instance_key == instance_key)
         if host is not None:
