@@ -69,19 +69,27 @@ take_fence() { # compare and swap: whoever stands there must be the one the call
     done_with "$fence"
 }
 
+one_unit() { [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"; }
+
 own_path() { # only these two places are ever written
-    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    one_unit
     [ "$path" = "$UNITS/$unit" ] || [ "$path" = "$UNITS/$unit.d/50-stoker.conf" ] || refuse 64 "not a path for this unit"
 }
 
-check_file() { # the present file must be the one the change was decided on; `-` is none
+hash_of() { # FILE: sets $found, `-` when there is none
     found=-
-    [ ! -L "$path" ] || refuse 75 "$path is a symbolic link"
-    if [ -e "$path" ]; then
-        found=$(sha256sum <"$path") || refuse 1 "$path cannot be read"
-        found=${found%% *}
-    fi
+    [ ! -e "$1" ] || found=$(sha256sum <"$1") || refuse 1 "$1 cannot be read"
+    found=${found%% *}
+}
+
+same_file() { # FILE: it must be the one at $path that the change was decided on; `-` is none
+    hash_of "$1"
     [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+}
+
+check_file() {
+    [ ! -L "$path" ] || refuse 75 "$path is a symbolic link"
+    same_file "$path"
 }
 
 take_body() { # BYTES FILE
@@ -107,7 +115,7 @@ put_unit() {
 }
 
 own_dropin() { # a drop-in in one of the unit's own folders, by a plain name
-    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    one_unit
     dropin=${path##*/}
     valid "$dropin" A-Za-z0-9:_.@- 200 || refuse 64 "not a drop-in of this unit"
     case $dropin in ?*.conf) ;; *) refuse 64 "not a drop-in of this unit" ;; esac
@@ -118,12 +126,6 @@ own_dropin() { # a drop-in in one of the unit's own folders, by a plain name
     refuse 64 "not a drop-in of this unit"
 }
 
-hash_of() { # FILE: sets $found, `-` when there is none
-    found=-
-    [ ! -e "$1" ] || found=$(sha256sum <"$1") || refuse 1 "$1 cannot be read"
-    found=${found%% *}
-}
-
 keep_copy() { # sets $kept: what lies at $path, whole and surely, where it is kept
     aside=$STATE/set-aside/$unit
     mkdir -p -m 0700 "$STATE/set-aside" "$aside" || refuse 78 "$aside cannot be made"
@@ -131,16 +133,14 @@ keep_copy() { # sets $kept: what lies at $path, whole and surely, where it is ke
     base=$kept n=0
     while [ -e "$kept" ]; do n=$((n + 1)) kept=$base.$n; done
     { cp -pL "$path" "$aside/new" && sync "$aside/new"; } 2>"$T/out" 9>&- || refuse 1 "copying $path: $(head -c 500 "$T/out")"
-    hash_of "$aside/new"
-    [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+    same_file "$aside/new"
     { mv -T "$aside/new" "$kept" && sync "$aside"; } 2>"$T/out" 9>&- || refuse 1 "writing $kept: $(head -c 500 "$T/out")"
 }
 
 set_aside() { # kept first, then taken out under another name, looked at again, and only then removed
     own_dropin
     may_change
-    hash_of "$path"
-    [ "$found" = "$ground" ] || refuse 75 "$path is not the file this was decided on"
+    same_file "$path"
     keep_copy
     taken=$path.$nonce # no `.conf`: systemd does not read it; and nobody's file
     mv -T "$path" "$taken" 2>"$T/out" 9>&- || {
@@ -183,7 +183,7 @@ unit_ground() {
 }
 
 unit_verb() { # start | stop | restart | enable | disable
-    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    one_unit
     may_change
     unit_ground
     case $1 in

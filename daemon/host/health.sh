@@ -24,13 +24,13 @@ ask_health() { # beside the other two questions, when it is due; $mine is now
         known=$((known + 1))
     done
     { echo "$mine $code $known"; head -c 65536 "$T/health"; } >"$T/health.kept"
-    [ "$code" = 124 ] || mv "$T/health.kept" "$RUN/health" 2>/dev/null
+    [ "$code" = 124 ] || mv "$T/health.kept" "$RUN/health" 2>/dev/null # stays this look's own where it cannot be kept
 }
 
 kept_health() { # the section, out of what is kept
     kept=$T/health.kept
     [ -r "$kept" ] || kept=$RUN/health
-    [ -r "$kept" ] || { mark health "${1:-1}"; return; }
+    [ -r "$kept" ] || { mark health "$missing"; return; }
     { read -r asked code _; echo "asked $asked"; cat; } <"$kept" >"$T/health"
     mark health "$code"
 }
@@ -53,11 +53,9 @@ read_kernel() { # LIMIT: the ring of the kernel, into what is kept; in a process
     timeout -k 1 "$1" sh -c 'echo $$ >"$1"; exec dmesg' sh "$RUN/kernel/pid" >"$RUN/kernel/ring" 2>"$RUN/kernel/err"
     code=$?
     if [ "$code" = 0 ]; then
-        awk "$STANDING" "$RUN/kernel/lines" "$RUN/kernel/ring" >"$RUN/kernel/new" 2>/dev/null &&
-            mv "$RUN/kernel/new" "$RUN/kernel/lines" || code=3
+        { awk "$STANDING" "$RUN/kernel/lines" "$RUN/kernel/ring" >"$RUN/kernel/new" &&
+            mv "$RUN/kernel/new" "$RUN/kernel/lines"; } 2>"$RUN/kernel/err" || code=3
     fi
-    # timeout's KILL reaches its own group and so itself: 137
-    [ "$code" != 137 ] || code=124
     { echo "$mine $code"; head -c 500 "$RUN/kernel/err"; } >"$RUN/kernel/new" && mv "$RUN/kernel/new" "$RUN/kernel/state"
     rm -f "$RUN/kernel/ring"
 }
@@ -70,7 +68,7 @@ reads_kernel() { # true while a dmesg of ours is there, hung or not: it is never
 
 ask_kernel() { # starts a reading when one is due; only the first of a boot is waited for, and not for long
     kernel_job='' read_at=''
-    [ -d "$RUN/kernel" ] || mkdir -p "$RUN/kernel" 2>/dev/null || return 0
+    [ -d "$RUN/kernel" ] || mkdir -p "$RUN/kernel" 2>"$T/kernel.err" || return 0
     [ ! -r "$RUN/kernel/state" ] || read -r read_at _ <"$RUN/kernel/state"
     [ -z "$read_at" ] || [ $((mine - read_at)) -ge "$KERNEL_TICKS" ] || return 0
     ! reads_kernel || return 0
@@ -85,9 +83,13 @@ ask_kernel() { # starts a reading when one is due; only the first of a boot is w
 }
 
 kept_kernel() { # the section: lines known stay true when the log cannot be read this time
-    [ -r "$RUN/kernel/state" ] || { echo 'not read yet' >"$T/kernel.err"; mark kernel 1; return; }
-    { read -r _ code; cat >"$T/kernel.err"; } <"$RUN/kernel/state"
-    cat "$RUN/kernel/lines" >"$T/kernel"
+    if [ -s "$RUN/kernel/state" ]; then
+        { read -r _ code; [ "$code" = 0 ] || cat >"$T/kernel.err"; } <"$RUN/kernel/state"
+        cat "$RUN/kernel/lines" >"$T/kernel"
+    else
+        [ -s "$T/kernel.err" ] || echo 'not read yet' >"$T/kernel.err"
+        code=1
+    fi
     mark kernel "$code"
 }
 

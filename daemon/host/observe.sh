@@ -124,6 +124,13 @@ scan_fds() { # NAME PROCESS…: every open file: PATH NUL TARGET NUL; -lname wou
     flat "$half"
 }
 
+scan_half() { # NAME DIGITS: the same of the processes whose numbers end in one of these
+    set +f
+    # shellcheck disable=SC2086
+    set -- "$1" /proc/[$2] /proc/[0-9]*[$2]
+    scan_fds "$@"
+}
+
 scan_table() { # PROCESS…: the stat of every process: FILE NUL CONTENT NUL
     # shellcheck disable=SC2046
     quick all grep -azsHZ '' $(printf '%s/stat ' "$@")
@@ -263,6 +270,7 @@ choose() { # sets $pids and $mains; sections nvfds, sockets and sessions come ou
     [ ! -s "$T/bad" ] && [ -s "$T/chosen" ] || whole_code=1
 }
 
+# shellcheck disable=SC2046,SC2086
 processes() {
     files='' mains_environ='' environ='' links=''
     for p in $pids; do
@@ -273,25 +281,25 @@ processes() {
         mains_environ="$mains_environ /proc/$p/environ"
         links="$links /proc/$p/cwd /proc/$p/exe"
     done
-    # shellcheck disable=SC2086
-    {
-        tool processes grep -asHZ '' $files
-        [ "$code" -le 2 ] && code=$whole_code
-        [ "$whole_code" = 0 ] || cat "$T/bad" >"$T/processes"
-        mark processes "$code"
-        quick uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
-        [ "$code" -gt 2 ] || mark uids 0
-        tool environ grep -azsHZ '^STOKER_' $environ
-        spoiled=$code
-        if [ -n "$mains$names" ] && [ -n "$mains" ] && [ -n "$names" ]; then
-            tool environ2 grep -azsHZ -E "^(${names#|})" $mains_environ
-            [ "$code" -le 2 ] || spoiled=$code
-            cat "$T/environ2" >>"$T/environ"
-        fi
-        [ "$spoiled" -gt 2 ] && mark environ "$spoiled" || mark environ 0
-        [ -z "$links" ] || quick exe find $links -maxdepth 0 -printf '%p\0%l\0'
-        [ -n "$links" ] && [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
-    }
+    tool processes grep -asHZ '' $files
+    [ "$code" -le 2 ] && code=$whole_code
+    [ "$whole_code" = 0 ] || cat "$T/bad" >"$T/processes"
+    mark processes "$code"
+    quick uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
+    [ "$code" -gt 2 ] || mark uids 0
+    tool environ grep -azsHZ '^STOKER_' $environ
+    spoiled=$code
+    if [ -n "$mains" ] && [ -n "$names" ]; then
+        tool environ2 grep -azsHZ -E "^(${names#|})" $mains_environ
+        [ "$code" -le 2 ] || spoiled=$code
+        cat "$T/environ2" >>"$T/environ"
+    fi
+    [ "$spoiled" -gt 2 ] && mark environ "$spoiled" || mark environ 0
+    [ -z "$links" ] || quick exe find $links -maxdepth 0 -printf '%p\0%l\0'
+    [ -n "$links" ] && [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
+}
+
+candidates() { # whose environment can be read, and who is gone: asked after all else was read of them
     readable='' gone=''
     for p in $pids; do
         if true 2>/dev/null <"/proc/$p/environ"; then readable="$readable $p"; fi
@@ -317,36 +325,9 @@ users() { # passwd entries of the uids seen; a directory service may be slow, so
     [ "$code" != 2 ] || mark users 0 # one of the uids has no name
 }
 
-observe() {
-    fixed "$limit_ms"
-    ticks_of $$
-    mine=$ticks
-    now
-    begun_look=$now
-    note_unusable
-    ask_driver
-    ask_kernel
-    # The scan of open files is the longest part: two halves, for two cores.
-    set +f
-    set -- /proc/[02468] /proc/[0-9]*[02468]
-    scan_fds even "$@" &
-    even_job=$!
-    set -- /proc/[13579] /proc/[0-9]*[13579]
-    scan_fds odd "$@" &
-    odd_job=$!
-    set -- /proc/[0-9]*
-    set -f
-    scan_table "$@" &
-    table_job=$!
-    facts >"$T/meta" 2>/dev/null &
-    facts_job=$!
-    ask_space &
-    space_job=$!
-    wanted_units
+ask_systemd() { # adds to $jobs
     systemd_code=0
     [ -d "$BOOTED" ] || systemd_code=78
-    scan_members "$@" &
-    jobs=$!
     if [ "$systemd_code" = 0 ] && [ -n "$units" ]; then
         # shellcheck disable=SC2086
         tool units systemctl show --no-pager -p "$SHOW" -- $units &
@@ -357,17 +338,51 @@ observe() {
         mark units $systemd_code
         mark loaded $systemd_code
     fi
+}
+
+read_files() { # texts of units, sockets, sessions, and the small files
     # shellcheck disable=SC2086
     [ -z "$texts" ] || quick texts grep -azHZ '' $texts
     [ -n "$texts" ] && [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
+    # shellcheck disable=SC2046
     quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
     scan_sessions
     [ -e "$T/leaders" ] || : >"$T/leaders"
     one_file hold "$HOLD"
     one_file fence "$STATE/fence"
+}
+
+observe() {
+    fixed "$limit_ms"
+    ticks_of $$
+    mine=$ticks
+    now
+    begun_look=$now
+    note_unusable
+    ask_driver
+    ask_kernel
+    # The scan of open files is the longest part: two halves, for two cores.
+    scan_half even 02468 &
+    jobs=$!
+    scan_half odd 13579 &
+    jobs="$jobs $!"
+    set +f
+    set -- /proc/[0-9]*
+    set -f
+    scan_table "$@" &
+    jobs="$jobs $!"
+    facts >"$T/meta" 2>/dev/null &
+    jobs="$jobs $!"
+    ask_space &
+    jobs="$jobs $!"
+    wanted_units
+    scan_members "$@" &
+    jobs="$jobs $!"
+    ask_systemd
+    read_files
     # shellcheck disable=SC2086
-    wait $even_job $odd_job $table_job $facts_job $space_job $jobs ${gpus_job:-} ${apps_job:-} ${health_job:-} $kernel_job
-    kept_health "$missing"
+    wait $jobs ${gpus_job:-} ${apps_job:-} ${health_job:-} $kernel_job
+    kept_health
     kept_kernel
     [ -e "$T/apps" ] || : >"$T/apps"
     [ -e "$T/units" ] || : >"$T/units"
@@ -378,6 +393,7 @@ observe() {
     ask_others &
     others_job=$!
     processes
+    candidates
     users
     mark sessions "$systemd_code"
     meta >>"$T/meta" 2>/dev/null

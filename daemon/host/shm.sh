@@ -65,7 +65,7 @@ fds_now() { # into $T/fds.flat every open file of everybody, as a look has it; f
 }
 
 sweep_shm() { # each file is looked at again in the step that removes it
-    [ -n "$unit" ] && [ "$units" = " $unit" ] || refuse 64 "needs one unit"
+    one_unit
     [ -n "$targets" ] || refuse 64 "no target"
     printf '%s' "$targets" >"$T/targets"
     while read -r name uid inode changed more; do

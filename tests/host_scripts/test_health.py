@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -154,8 +155,28 @@ def test_a_kernel_log_that_is_closed_is_unknown(box: Box) -> None:
     assert "Operation not permitted" in kernel.detail
 
 
-def test_a_hung_kernel_log_delays_no_look_but_the_first_and_is_not_joined(box: Box) -> None:
-    box.tool("dmesg", f"#!/bin/sh\necho x >>{box.path('read')}\nexec sleep 30\n")
+def test_a_kernel_log_that_cannot_be_kept_says_why(box: Box) -> None:
+    with_kernel_log(box, XID)
+    box.path("run/kernel").write_text("in the way")
+    kernel = look(box).kernel
+    assert isinstance(kernel, Unknown)
+    assert "File exists" in kernel.detail
+
+
+def test_a_state_of_the_kernel_log_that_a_full_disk_left_empty_is_none(box: Box) -> None:
+    box.path("run/kernel").mkdir()
+    box.path("run/kernel/state").touch()
+    box.tool("dmesg", "#!/bin/sh\nread -r line\n")
+    with subprocess.Popen([box.path("bin/dmesg")], stdin=subprocess.PIPE) as hung:
+        box.path("run/kernel/pid").write_text(f"{hung.pid}\n")
+        kernel = look(box).kernel
+    assert isinstance(kernel, Unknown)
+    assert "not read yet" in kernel.detail
+
+
+@pytest.mark.parametrize("heeds", ["", "trap '' TERM\n"], ids=["ends", "ends-only-by-kill"])
+def test_a_hung_kernel_log_delays_no_look_but_the_first_and_is_not_joined(box: Box, heeds: str) -> None:
+    box.tool("dmesg", f"#!/bin/sh\n{heeds}echo x >>{box.path('read')}\nexec sleep 30\n")
     kernel = look(box).kernel
     assert isinstance(kernel, Unknown)
     assert kernel.reason is Reason.TOOL_TIMED_OUT
