@@ -18,10 +18,12 @@ from daemon.planner.desired import place
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Declared, Desired, ProbeFact, Record, World
 from daemon.probes.report import Answer, parse_answer, parse_observation
+from tests.probes.reference import summed
 
 FOLDER = Path(__file__).parent / "recorded"
 NONCE = "0123456789abcdef0123456789abcdef"
 _IDS = re.compile(rb"^(boot_id|machine_id)=([0-9a-f-]+)$", re.MULTILINE)
+_SUM = re.compile(rb"@[0-9a-f]{32} sum [0-9a-f]{64}\n\Z")
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,10 @@ class Recorded:
         return decide(world), look
 
     def save(self) -> None:
-        """Writes it, without what names this machine."""
+        """Writes it, without what names this machine; the sum behind it becomes that of what is written."""
         FOLDER.mkdir(exist_ok=True)
-        raw = _IDS.sub(lambda found: found[1] + b"=" + re.sub(rb"[0-9a-f]", b"a", found[2]), self.raw)
-        (FOLDER / "reference.answer").write_bytes(raw)
+        said = _IDS.sub(lambda found: found[1] + b"=" + re.sub(rb"[0-9a-f]", b"a", found[2]), self.raw)
+        (FOLDER / "reference.answer").write_bytes(summed(_SUM.sub(b"", said), NONCE))
         host = self.host.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"ssh": {"address": "192.0.2.1"}}
         facts = {"store": self.store, "host": host, "declared": [_facts(one) for one in self.declared]}
         (FOLDER / "reference.json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -40,7 +40,13 @@ while len(looks) < int(sys.argv[1]) or (
 open("/var/tmp/answer", "wb").write(done.stdout)
 print(json.dumps(looks))
 """
-PRINTER = "#!/bin/sh\ncase $1 in --query-gpu=*) exec cat /tmp/gpus ;; *) exec cat /tmp/apps ;; esac\n"
+PRINTER = """#!/bin/sh
+case $1 in
+--query-gpu=uuid,*) exec cat /tmp/health ;;
+--query-gpu=*) exec cat /tmp/gpus ;;
+*) exec cat /tmp/apps ;;
+esac
+"""
 
 
 class Stage:
@@ -90,10 +96,10 @@ class Stage:
         """When systemd last began to start the unit, in seconds of the kernel's monotonic clock."""
         return int(self.host.sh(f"systemctl show {unit} -p InactiveExitTimestampMonotonic --value").stdout) / 1e6
 
-    def instant_smi(self, gpus: bytes, apps: bytes) -> None:
-        """From now on nvidia-smi prints these texts and does nothing else."""
-        self.host.write("/tmp/gpus", gpus)
-        self.host.write("/tmp/apps", apps)
+    def instant_smi(self, **texts: bytes) -> None:
+        """From now on nvidia-smi prints these texts, of `gpus`, `apps` and `health`, and does nothing else."""
+        for name, text in texts.items():
+            self.host.write(f"/tmp/{name}", text)
         self.host.write("/usr/bin/nvidia-smi", PRINTER.encode(), mode=0o755)
 
     def end(self) -> None:

@@ -129,11 +129,14 @@ async def test_the_reference_look(figures: Figures, stage: Stage) -> None:
     with_smi, raw = stage.look(asked, 10)
     answer = parse_answer(raw, look.NONCE)
     assert isinstance(answer, Answer)
-    stage.instant_smi(answer.sections["gpus"].data, answer.sections["apps"].data)
+    told = {name: answer.sections[name].data for name in ("gpus", "apps", "health")}
+    told["health"] = told["health"].partition(b"\n")[2]  # the helper's own first line
+    stage.instant_smi(**told)
     looks, raw = stage.look(asked, 25, patience_s=15)
     recorded = look.recorded_of(raw, uid, declared)
     seen = recorded.observation()
-    for part in (seen.gpus, seen.apps, seen.processes, seen.units, seen.listeners, seen.sessions):
+    parts = (seen.gpus, seen.apps, seen.processes, seen.units, seen.listeners, seen.sessions, seen.health, seen.space)
+    for part in parts:
         assert not isinstance(part, Unknown), part
     if os.environ.get("STOKER_BENCH_RECORD"):
         recorded.save()
