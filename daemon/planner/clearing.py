@@ -103,7 +103,8 @@ def may_clear(holder: Holder, world: World, look: Observation, mps: bool) -> Ver
     """What happens to one orphan now; `mps`: a CUDA MPS server runs."""
     process, fact = holder.process, world.strays.get(holder.process.id)
     if protected(process, world.host.protect):
-        return Verdict(holder, Reason.PROTECTED, "on the protect list")
+        unnamed = "" if process.user else f", as far as uid {process.uid} can be told, which has no name here"
+        return Verdict(holder, Reason.PROTECTED, f"on the protect list{unnamed}")
     if process.id in world.unkillable or _survived(fact, world):
         return Verdict(holder, Reason.UNKILLABLE_PROCESS, f"survived KILL in state {process.state}; reboot the host")
     if mps:

@@ -10,6 +10,7 @@ import posixpath
 from daemon.domain.host import Protect
 from daemon.domain.observation import Observation, Process, Unknown
 from daemon.domain.text import INTERPRETERS
+from daemon.planner.titles import commands
 
 PROTECTED_COMMANDS = frozenset(
     [
@@ -62,8 +63,8 @@ def _names_it(rule: Protect, process: Process, names: frozenset[str]) -> bool:
     if rule.command is not None:
         name = posixpath.basename(rule.command)
         return name in names or name[:_COMM] == process.comm
-    if rule.user is not None:
-        return rule.user == process.user
+    if rule.user is not None:  # whose name could not be looked up may be the one that is meant
+        return process.user in (rule.user, "") and not (rule.user == "root" and process.uid != 0)
     if rule.unit is not None:
         return rule.unit in process.cgroup.split("/")
     group = (rule.cgroup or "").rstrip("/")
@@ -92,8 +93,8 @@ def _command(process: Process) -> str:
 
 
 def _names(process: Process) -> frozenset[str]:
-    """The command's name, and that of the script where an interpreter runs one."""
-    name = posixpath.basename(_command(process))
-    if len(process.argv) > 1 and INTERPRETERS.fullmatch(name):
-        return frozenset((name, posixpath.basename(process.argv[1])))
-    return frozenset((name,))
+    """The command's name, and that of the script or module where an interpreter runs one."""
+    names = {posixpath.basename(_command(process)), *(words[0] for words in commands(process.argv))}
+    if len(process.argv) > 1 and INTERPRETERS.fullmatch(posixpath.basename(_command(process))):
+        names.add(posixpath.basename(process.argv[1]))
+    return frozenset(names)

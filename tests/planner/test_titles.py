@@ -50,6 +50,56 @@ def test_a_title_further_behind_or_only_begun_is_none(title: str, argv: tuple[st
     assert not is_engine(process(argv=argv, comm="x"), Shapes((title,)))
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("python3", "-m", "sglang.launch_server", "--port", "1"),
+        ("/opt/x/bin/python3.11", "-u", "-X", "faulthandler", "-m", "vllm.entrypoints.openai.api_server"),
+        ("python3", "-um", "sglang.launch_server"),
+        ("/opt/x/bin/python", "/opt/x/bin/vllm", "serve", "/m"),
+        ("/opt/x/bin/vllm", "serve", "/m"),
+        ("timeout", "-k", "5", "2h", "sglang", "serve"),
+        ("sudo", "-u", "serve", "env", "A=1", "python3", "-m", "sglang.launch_server"),
+        ("sglang::scheduler_TP0",),
+        ("VLLM::Worker_TP0",),
+        ("python3 -m sglang.launch_server --port 1",),
+    ],
+)
+def test_a_built_in_engine_is_known_by_what_is_run(argv: tuple[str, ...]) -> None:
+    assert is_engine(process(argv=argv, comm="x"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("python3", "train.py", "--dataset", "/data/vllm.v1/set"),
+        ("python3", "train.py", "--log", "/var/log/sglang.launch_server.log"),
+        ("python3", "train.py", "--serve-command", "vllm serve /m"),
+        ("python3", "train.py", "vllm", "serve"),
+        ("python3", "-c", "import torch  # vllm serve"),
+        ("python3", "-m", "trainer", "sglang::"),
+        ("python3", "/home/a/sglang.srt/train.py"),
+        ("/data/vllm.v1/bin/train",),
+        ("ssh", "-L", "30001:localhost:8000", "gpu-b", "vllm serve /m"),
+        ("tail", "-f", "/var/log/sglang.srt.log"),
+        ("python train.py --note vllm serve",),
+    ],
+)
+def test_an_engine_that_is_only_spoken_of_is_none(argv: tuple[str, ...]) -> None:
+    """A trainer of the same user that nobody attends is nobody's to end, whatever its arguments name."""
+    assert not is_engine(process(argv=argv, comm="python3"))
+    driver = Driver(Box(), {"m": spec()}, host=HOST.model_copy(update={"exclusive": True}))
+    trainer = driver.box.spawn(argv, "/gone", gpus={UUIDS[0]: 9000})
+    for _ in range(8):
+        driver.turn()
+    assert trainer.pid in driver.box.procs
+
+
+def test_a_command_line_of_half_a_million_interpreters_is_read_at_once() -> None:
+    assert not is_engine(process(argv=("sh",) * 500_000, comm="sh"), Shapes(("trtllm-serve",)))
+    assert not is_engine(process(argv=("sh " * 500_000,), comm="sh"), Shapes(("trtllm-serve",)))
+
+
 def test_the_kernels_name_is_the_title_cut_at_fifteen() -> None:
     """B05."""
     shapes = Shapes(("trtllm-serve-worker", "tgi-launcher"))
@@ -159,3 +209,23 @@ class TestProtect:
     ])  # fmt: skip
     def test_what_a_host_hangs_on_is_on_the_list_whatever_carries_our_mark(self, argv: tuple[str, ...]) -> None:
         assert protected(process(argv=argv, comm="x", marks=MARKS), ())
+
+    @pytest.mark.parametrize("argv", [
+        ("python3", "-u", "/opt/monitoring/agent.py"), ("python3", "-X", "dev", "-O", "/opt/monitoring/agent.py"),
+        ("bash", "-e", "/opt/monitoring/agent.py"), ("python3 -u /opt/monitoring/agent.py",),
+        ("sudo", "/opt/monitoring/agent.py"),
+    ])  # fmt: skip
+    def test_a_script_is_named_behind_the_options_of_its_interpreter_too(self, argv: tuple[str, ...]) -> None:
+        assert protected(process(argv=argv, comm="python3"), (Protect(command="agent.py"),))
+
+    def test_a_word_in_a_piece_of_code_names_no_script(self) -> None:
+        argv = ("python3", "-c", "agent.py")
+        assert not protected(process(argv=argv, comm="python3"), (Protect(command="agent.py"),))
+
+    @pytest.mark.parametrize(("rule", "is_protected"), [("ada", True), ("root", False)])
+    def test_a_user_whose_name_could_not_be_looked_up_may_be_the_protected_one(
+        self, rule: str, is_protected: bool
+    ) -> None:
+        """A directory service that does not answer must not end the protection of its users."""
+        assert protected(process(uid=1234, user=""), (Protect(user=rule),)) is is_protected
+        assert not protected(process(uid=1234, user="bob"), (Protect(user=rule),))
