@@ -83,6 +83,7 @@ class _Standing:
 
     def __init__(self) -> None:
         self._xids: dict[tuple[PciAddress, int], Xid] = {}
+        self._codes: dict[PciAddress, set[int]] = {}  # of each card, those that stand
         self._switches: dict[tuple[str, int], SwitchError] = {}
         self._kills: dict[int, OomKill] = {}
         self._vouched: set[PciAddress] = set()
@@ -111,6 +112,7 @@ class _Standing:
     def _driver(self, text: str, at_s: float | None) -> None:
         if _LOADED.match(text) is not None:
             self._xids.clear()
+            self._codes.clear()
             self._switches.clear()
             self._vouched.clear()
             return
@@ -129,10 +131,14 @@ class _Standing:
             self._vouched.discard(card)
         self._xids.pop((card, xid.code), None)
         self._xids[card, xid.code] = xid
+        self._codes.setdefault(card, set()).add(xid.code)
 
     def _well(self, card: PciAddress | None, *, by_person: bool) -> None:
-        self._xids = {key: xid for key, xid in self._xids.items() if xid.card != card}
-        if by_person and card is not None:
+        if card is None:
+            return
+        for code in self._codes.pop(card, ()):
+            del self._xids[card, code]
+        if by_person:
             self._vouched.add(card)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from daemon.domain.observation import Unknown
 from daemon.probes import nvidia_smi, process, socket, systemd
+from daemon.probes.kernel_log import parse_kernel_log
 from daemon.probes.report import parse_answer
 from daemon.ssh.argv import Finished, Wrap, helper_refusal, refusal
 from tests.probes.reference import NONCE, frame, show, uuid
@@ -42,6 +43,13 @@ def _row(index: int) -> str:
 
 def _refused(stderr: bytes) -> object:
     return refusal(Finished(1, b"", stderr), Wrap(True, 129)), helper_refusal(Finished(1, stderr, stderr))
+
+
+_RECOVERED = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)\n"
+
+
+def _xids(cards: int) -> str:
+    return "".join(f"NVRM: Xid (PCI:{at:08x}:3b:00): 79, pid=1, GPU has fallen off the bus.\n" for at in range(cards))
 
 
 SIZES: dict[str, Callable[[int], object]] = {  # each of a size that takes milliseconds
@@ -88,6 +96,11 @@ SIZES: dict[str, Callable[[int], object]] = {  # each of a size that takes milli
         parse_answer(b"@" + NONCE.encode() + b" begin ", NONCE)
         or parse_answer((b"@" + NONCE.encode() + b" begi") * (n // 4), NONCE)
     ),
+    "a kernel log of other words": lambda n: parse_kernel_log("[ 1.5] usb 1-1: new device\n" * (n // 20)),
+    "errors of many cards, and a word of each": lambda n: parse_kernel_log(
+        _xids(n // 80) + "".join(f"stoker: GPU 0000:{at:x}:00 is well\n" for at in range(n // 80))
+    ),
+    "errors of many cards, and no more to do": lambda n: parse_kernel_log(_xids(n // 80) + _RECOVERED * (n // 80)),
     "sudo's long line": lambda n: _refused(b"sudo: " + b"a " * n),
     "many lines of sudo": lambda n: _refused(b"sudo: pass\n" * (n // 10)),
     "many containers": lambda n: _refused(b"container '129' not runnin\n" * (n // 20)),
