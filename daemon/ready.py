@@ -26,7 +26,7 @@ Verdict = tuple[bool, Reason, str]
 EFFECTIVE_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
 NEAR = (LOOPBACK, "127.0.0.2", "127.0.0.3", "127.0.0.4")  # all of 127/8 is this machine
-_TELLS_NOTHING = frozenset({Reason.TRANSPORT_LOST, Reason.CONNECTION_REFUSED})  # refused though somebody listens
+_TELLS = frozenset({None, Reason.GENERATION_TIMEOUT, Reason.GENERATION_FAILED})  # was asked, and was silent or no HTTP
 NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
@@ -201,7 +201,8 @@ class Prober:
             if _asks_for_a_key(models) or _asks_for_a_key(made) or _generated_here(made):
                 return True
             last = models if made is None else made
-            unsure = unsure or last is None or last.failure in _TELLS_NOTHING or last.listeners != first.listeners
+            told = last is not None and last.failure in _TELLS and last.listeners == first.listeners
+            unsure = unsure or not told
         return None if unsure else False
 
     async def _door(

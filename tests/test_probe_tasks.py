@@ -82,7 +82,7 @@ class Port:
         address = lines["address"]
         self.asked.append(address)
         reached = address if address in self._serves else "*" if "*" in self._serves and ":" not in address else ""
-        response = (7, b"") if not reached else (0, b"200\n{}") if self._serves[reached] else (28, b"")
+        response = self.answer(reached)
         unit = b"InvocationID=\nMainPID=0\nControlGroup=\nActiveState=inactive\n"
         return frame(
             {
@@ -92,6 +92,9 @@ class Port:
             verb,
             nonce=lines["nonce"],
         )  # fmt: skip
+
+    def answer(self, reached: str) -> tuple[int, bytes]:
+        return (7, b"") if not reached else (0, b"200\n{}") if self._serves[reached] else (28, b"")
 
 
 ANY, NEAR, FAR = ("*", "00000000"), ("127.0.0.1", "0100007F"), ("192.0.2.1", "010200C0")
@@ -115,3 +118,37 @@ async def test_whether_a_port_serves_is_asked_at_each_address_somebody_listens_o
     listening: list[tuple[str, str, bool]], serves: bool | None
 ) -> None:
     assert await Prober(Port(*listening)).serves((9000,), 1.0) is serves
+
+
+class Tool(Port):
+    """A host on whose port somebody listens, and whose tool for the request ends so."""
+
+    def __init__(self, response: tuple[int, bytes]) -> None:
+        super().__init__((*NEAR, False))
+        self._response = response
+
+    def answer(self, reached: str) -> tuple[int, bytes]:
+        return self._response
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize(
+    ("response", "serves"),
+    [
+        ((28, b""), False),  # silent
+        ((56, b""), False),  # no HTTP
+        ((0, b"404\n"), False),
+        ((7, b""), None),  # refused, though somebody listens
+        ((127, b""), None),  # neither Python nor curl there
+        ((1, b""), None),  # the client itself broke
+        ((126, b""), None),
+        ((139, b""), None),
+        ((27, b""), None),  # no room for the answer
+        ((23, b""), None),
+        ((0, b""), None),  # cut on the way
+        ((0, b"20"), None),
+    ],
+)
+async def test_a_request_that_could_not_be_made_is_no_answer(response: tuple[int, bytes], serves: bool | None) -> None:
+    """Law 1: what was not asked does not say that it does not serve, and nobody is ended for it."""
+    assert await Prober(Tool(response)).serves((9000,), 1.0) is serves

@@ -116,14 +116,14 @@ def _cgroups(section: Section) -> dict[int, str]:
 
 
 def _response(answer: Answer) -> tuple[int, bytes, Reason | None, str, int]:
-    """HTTP status, body, and why there is none; a response that cannot be read is a failed generation."""
+    """HTTP status, body, and why there is none: the server's doing (7, 28, 56), or its asker's (all else)."""
     section = answer.sections.get("response")
     if section is None:
         return 0, b"", Reason.LOOK_INCOMPLETE, "section response is missing", 0
     if section.exit_status != 0:
-        reason = _FAILURES.get(section.exit_status, Reason.GENERATION_FAILED)
+        reason = _FAILURES.get(section.exit_status, Reason.TOOL_FAILED)
         return 0, b"", reason, f"exit status {section.exit_status}: {section.text.strip()[:300]}", section.ms
     status, newline, body = section.data.partition(b"\n")
     if not newline or not status.isdigit() or len(status) != 3:
-        return 0, b"", Reason.GENERATION_FAILED, "the response has no HTTP status", section.ms
+        return 0, b"", Reason.UNPARSABLE, "the response has no HTTP status", section.ms
     return int(status), body, None, "", section.ms
