@@ -220,13 +220,13 @@ def _remember(
             memory.note_held(one)
     cards = {} if isinstance(look.gpus, Unknown) else {f"gpu:{gpu.index}": gpu.uuid for gpu in look.gpus}
     memory.held_before |= {cards.get(held, held) for held in form.knows.held}
-    serves = {int(pid): answer for pid, answer in form.knows.serves.items() if pid.isdigit()}
+    serves = dict(form.knows.serves)
     for process in _by_hand(form):
         if process.serves is not None:
-            serves[process.pid] = process.serves
+            serves[str(process.pid)] = process.serves
     for identity, fact in list(memory.strays.items()):
-        if identity.pid in serves:
-            memory.strays[identity] = replace(fact, serves=serves[identity.pid], asked_at_s=now_s)
+        if (answer := serves.get(str(identity.pid))) is not None:
+            memory.strays[identity] = replace(fact, serves=answer, asked_at_s=now_s)
     _remember_signals(memory, form, now_s)
 
 

@@ -55,7 +55,7 @@ def is_engine(process: Process, shapes: Shapes = BUILT_IN) -> bool:
 
 
 def commands(argv: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """What a command line runs, without its folder: itself, and what an interpreter or a wrapper in front of it runs.
+    """What a command line runs: itself, and what an interpreter or a wrapper in front of it does; also without folders.
 
     What stands further behind, or in a piece of code, is an argument and tells nothing.
     """
@@ -63,7 +63,7 @@ def commands(argv: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     found: list[tuple[str, ...]] = []
     while words:
         name = posixpath.basename(words[0])
-        found.append((name, *words[1:]))
+        found += [words, (name, *words[1:])] if name != words[0] else [words]
         if not INTERPRETERS.fullmatch(name):
             break
         words = _wrapped(words[1:]) if name in _WRAPPERS else _interpreted(name, words[1:])

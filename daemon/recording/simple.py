@@ -17,6 +17,7 @@ from daemon.recording.form import MetaForm, ProcessForm, SessionForm, SocketForm
 TICKS = 100  # a second, of the boot clock
 _YOUNGEST_UPTIME_S = 86_400.0
 _FIRST_UID = 1000
+_LONGEST_LINE = 65_536  # splitting as a shell does takes a minute for a word of a million characters
 _SUB = {"active": "running", "failed": "failed", "activating": "start-pre", "deactivating": "stop-sigterm"}
 _RUNS = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
 
@@ -261,9 +262,9 @@ def _uid(one: ProcessForm, uids: Mapping[str, int]) -> int:
 
 
 def _words(command: str) -> list[str]:
-    """A command line as a shell would split it; one that no shell would, at its blanks."""
+    """A command line as a shell would split it; one that no shell would, or a very long one, at its blanks."""
     try:
-        return shlex.split(command)
+        return shlex.split(command) if len(command) <= _LONGEST_LINE else command.split()
     except ValueError:
         return command.split()
 

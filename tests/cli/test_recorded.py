@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from api.cli.recording_files import declared_in, read_recording
 from daemon.domain.errors import AdmissionError
+from daemon.recording.form import ProcessForm
+from daemon.recording.simple import Hand
 from tests.api.api_stage import host
 from tests.cli.cli_stage import Daemon, stoker
 
@@ -140,6 +143,19 @@ def test_a_file_that_is_no_recording_is_told_with_its_place(text: str, tmp_path:
     told = [str(problem) for problem in refused.value.problems]
     assert WRONG[text] in "; ".join(told)
     assert all(one.startswith(str(file)) for one in told)
+
+
+@pytest.mark.parametrize("pid", ["²", "-5", " 5", "x", "9" * 5000])
+def test_an_answer_for_what_is_no_pid_says_nothing(pid: str) -> None:
+    recording = {"recording": "stoker/v1", "knows": {"serves": {pid: True, "5": True}}, "sections": {}}
+    assert said("replay", "-", stdin=json.dumps(recording))["replay"] == "stoker/v1"
+
+
+def test_a_command_line_of_a_million_characters_is_split_at_once() -> None:
+    began = time.monotonic()
+    words = ProcessForm.model_validate({"pid": 5, "user": "root", "ageS": 1, "command": "x" * 1_000_000 + " y"})
+    assert len(Hand(None, [words], None, None, None, frozenset(), {}).sections()["processes"]) > 1_000_000
+    assert time.monotonic() - began < 5
 
 
 def test_what_is_wrong_with_a_file_is_one_line_each_and_status_1() -> None:

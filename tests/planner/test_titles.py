@@ -62,6 +62,7 @@ def test_a_title_further_behind_or_only_begun_is_none(title: str, argv: tuple[st
         ("sudo", "-u", "serve", "env", "A=1", "python3", "-m", "sglang.launch_server"),
         ("sglang::scheduler_TP0",),
         ("VLLM::Worker_TP0",),
+        ("VLLM::Worker/a/b",),
         ("python3 -m sglang.launch_server --port 1",),
     ],
 )
