@@ -112,8 +112,11 @@ def test_c_bystanders_live_through_twenty_rounds_of_clearing(daemon: Daemon, mak
         daemon.wait(lambda b=before: daemon.instance("m").get("invocation") != b, f"start {turn}", 30, "m")  # type: ignore[misc]
         daemon.ready("m", 60)
         assert all(b.alive for b in others), f"a bystander died in round {turn}"
-    signalled = [e["message"] for e in daemon.events() if e["action"].startswith("signal-")]
-    assert signalled
+        assert generate(host, 30099, model="/models/theirs").status == 200
+    events = daemon.events("a")
+    assert len(events) < 500, "what came first is not among them"
+    signalled = [e["message"] for e in events if e["action"].startswith("signal-")]
+    assert len([m for m in signalled if m.startswith("signal-term ")]) >= 20
     for other in others:
         assert not [m for m in signalled if f" {other.pid} " in m or f" {other.pid}," in m]
 
