@@ -74,13 +74,20 @@ def test_a_zombie_in_the_units_cgroup_is_its_living_parents_to_reap_and_keeps_no
     zombie, parent = zombie_in_unit(lane)
     lane.run(run=False)
     lane.daemon.reason(lane.name, "Stopped", 60)
-    lane.attributed(zombie, "orphan-proven", f"in the cgroup of {lane.unit}")
+    said = lane.attributed(zombie, "orphan-proven", f"in the cgroup of {lane.unit}")
+    assert said["verdict"] == "DefunctProcess"
+    lane.daemon.wait(lambda: bool(reapers(zombie, parent, lane)), "an event that says who must reap it", 60, lane.name)
     lane.run()
     assert lane.serves_on_a_clean_card(zombie)["invocation"] != before["invocation"]
     lane.left_alone(parent)
     assert lane.signals(zombie) == []
     assert lane.told("UnitInactive", lane.unit)["action"] == "unit-start"
     assert lane.host.sh(STATE % zombie.pid).stdout.strip() == "Z"
+
+
+def reapers(zombie: Bystander, parent: Bystander, lane: Lane) -> list[str]:
+    found = [e["message"] for e in lane.daemon.events(HOST) if e["reason"] == "DefunctProcess"]
+    return [text for text in found if f"pid {zombie.pid} (" in text and f"pid {parent.pid}, must reap it" in text]
 
 
 def zombie_in_unit(lane: Lane) -> tuple[Bystander, Bystander]:
