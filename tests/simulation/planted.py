@@ -15,6 +15,7 @@ from pathlib import Path
 from daemon.domain.errors import StokerError
 from daemon.observe import Wanted
 from daemon.sim.host import SimHost
+from daemon.sim.shm import ShmFile
 from daemon.verbs import ask
 from tests.simulation.checkers import all_checkers
 from tests.simulation.faults import Stage
@@ -53,6 +54,12 @@ class Rogue:
     async def signal(self, pid: int, name: str = "TERM") -> None:
         start = self.host.processes[pid].start
         await self._change("signal", [("signal", name), ("target", f"{pid} {start}")])
+
+    async def sweep(self, file: ShmFile) -> None:
+        """Removes one file of /dev/shm, for the unit as it is now."""
+        unit = unit_truth(self.host, WISH.unit)
+        ground = [("unit", WISH.unit), ("ground-invocation", unit.invocation or "-"), ("ground-state", unit.active)]
+        await self._change("sweep-shm", [*ground, ("target", f"{file.name} {file.uid} {file.inode} {file.changed}")])
 
     async def _change(self, verb: str, lines: list[tuple[str, str]]) -> None:
         head = [("fence", self.fence), ("boot", self.host.machine.boot_id)]

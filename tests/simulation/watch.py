@@ -15,7 +15,7 @@ from tests.simulation.specs import Wish
 from tests.simulation.truth import leftovers, runs_as, unit_truth, written_argv
 
 UNIT_VERBS = frozenset({"unit-start", "unit-stop", "unit-restart", "unit-enable", "unit-disable"})
-CHANGES = UNIT_VERBS | {"put-unit", "remove-unit", "signal", "set-aside"}
+CHANGES = UNIT_VERBS | {"put-unit", "remove-unit", "signal", "set-aside", "sweep-shm"}
 
 _SECTION = re.compile(rb"@[0-9a-f]{32} section ([a-z0-9_]+) exit=(\d+) ms=\d+ bytes=(\d+)\n")
 _END = re.compile(rb"\n?@[0-9a-f]{32} end exit=0\n@[0-9a-f]{32} sum [0-9a-f]{64}\n\Z")

@@ -1,11 +1,14 @@
-"""What must hold at every moment: nobody else's process is signalled, no start on a dirty GPU, no signal for ever."""
+"""What must hold at every moment: nobody else's process is signalled, no start on a dirty GPU, no signal for ever.
+
+And no more processes than the budget of an hour allows; of /dev/shm nothing goes but what dead engines left.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from daemon.sim.processes import SimProcess
-from tests.simulation.checkers import targets_of
+from tests.simulation.checkers import HOUR_S, targets_of
 from tests.simulation.road import Call
 from tests.simulation.specs import CARDS
 from tests.simulation.strays.scene import Scene
@@ -75,6 +78,60 @@ class NoSignalForEver(Watcher):
             return
         for pid, start in targets_of(call):
             self._sent[call.run, call.value("signal"), pid, start] += 1
+
+
+class KillBudgetIsKept(Watcher):
+    """No more processes are signalled within an hour than the host's declaration says: a condition, not a massacre."""
+
+    def __init__(self, scene: Scene, breaches: list[Breach]) -> None:
+        super().__init__({scene.host.name: scene.host}, scene.schedule, breaches)
+        self._scene = scene
+        self._reached_s: dict[tuple[int, int], float] = {}
+
+    def sent(self, call: Call) -> None:
+        if call.value("signal") != "CONT":
+            self._scene.asked |= set(targets_of(call))
+
+    def after(self, call: Call) -> None:
+        now_s = call.arrived_s or call.sent_s
+        if call.verb != "signal" or call.value("signal") == "CONT" or call.exit_status != 0:
+            return
+        answers = call.answer.decode("utf-8", "replace").splitlines()
+        self._reached_s |= {target: now_s for target in targets_of(call) if f"{target[0]} ok" in answers}
+        recent = [at_s for at_s in self._reached_s.values() if at_s > now_s - HOUR_S]
+        if len(recent) > self._scene.policy.budget:
+            self.breach(call, f"{len(recent)} processes within the hour, of {self._scene.policy.budget}")
+
+
+class OnlyDeadSegmentsGo(Watcher):
+    """Of /dev/shm nothing is removed but what a dead engine of that unit's user left and nobody holds."""
+
+    def __init__(self, scene: Scene, breaches: list[Breach]) -> None:
+        super().__init__({scene.host.name: scene.host}, scene.schedule, breaches)
+        self._scene = scene
+        self._there: set[str] = set()
+        self._dead: set[str] = set()
+        self.removed: Counter[str] = Counter()
+
+    def before(self, call: Call) -> None:
+        if call.verb != "sweep-shm":
+            return
+        self._there = set(self._scene.host.machine.shm.files)
+        birth = self._scene.births.get(call.value("unit"))
+        self._dead = {
+            name
+            for name, one in self._scene.segments.items()
+            if birth is not None and one.uid == birth.uid and one.dead
+        }
+
+    def after(self, call: Call) -> None:
+        if call.verb != "sweep-shm":
+            return
+        for name in self._there - set(self._scene.host.machine.shm.files):
+            segment = self._scene.segments[name]
+            self.removed[segment.kind] += 1
+            if name not in self._dead:
+                self.breach(call, f"{name}, {segment.kind}, was removed")
 
 
 class NoStartOnADirtyCard:

@@ -24,6 +24,7 @@ class Tally(Sums[Result]):
     holds: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
+    swept: Counter[str] = field(default_factory=Counter)
     cleared_s: list[float] = field(default_factory=list)
     starts: int = 0
 
@@ -33,6 +34,7 @@ class Tally(Sums[Result]):
         self.holds += one.holds
         self.ends += one.ends
         self.broken += one.broken
+        self.swept += one.swept
         self.starts += one.starts
         if one.cleared_s is not None:
             self.cleared_s.append(one.cleared_s)
@@ -51,6 +53,7 @@ class Tally(Sums[Result]):
         yield from quantiles("cleared, and what blocks said", self.cleared_s)
         yield f"held: {counted(self.holds)}"
         yield f"how they ended: {counted(self.ends)}"
+        yield f"segments of /dev/shm removed: {counted(self.swept)}"
         yield from (f"  {count:6d} {kind}" for kind, count in sorted(self.kinds.items()))
 
 

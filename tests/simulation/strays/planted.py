@@ -15,22 +15,30 @@ from pathlib import Path
 
 from daemon.sim.disk import STATE
 from daemon.sim.host import SimHost
+from daemon.sim.processes import SimProcess
+from daemon.sim.shm import ShmFile
 from tests.simulation.faults import Stage
 from tests.simulation.planted import Rogue
 from tests.simulation.road import SimRoad
 from tests.simulation.specs import Wish
-from tests.simulation.strays.checkers import NoSignalForEver, NoStartOnADirtyCard, OnlyClearableAreSignalled
-from tests.simulation.strays.scene import Part, Scene
+from tests.simulation.strays.checkers import (
+    KillBudgetIsKept,
+    NoSignalForEver,
+    NoStartOnADirtyCard,
+    OnlyClearableAreSignalled,
+    OnlyDeadSegmentsGo,
+)
+from tests.simulation.strays.scene import Part, Scene, Segment
 from tests.simulation.strays.shapes import FOREIGN, OURS
 from tests.simulation.strays.table import Policy
-from tests.simulation.strays.trouble import Play
+from tests.simulation.strays.trouble import SHM_USERS, Play
 from tests.simulation.tape import Tape
 from tests.simulation.truth import fence_of
 from tests.simulation.watch import Breach, Looks, Schedule
 from tests.simulation.world import dice_for, world_of
 
 HOST = "gpu-a"
-POLICY = Policy(exclusive=True, limit="orphans", protects=True)
+POLICY = Policy(exclusive=True, limit="orphans", protects=True, budget=2)
 WISH = Wish("m", HOST, (0, 1), 30001)
 
 
@@ -53,6 +61,11 @@ class Planted:
             self.play.scene.hold_card(part, card, 9_000)
         return part
 
+    def segment(self, name: str, uid: int, holder: SimProcess | None = None) -> ShmFile:
+        """A file of that user in /dev/shm, held by a process or by nobody."""
+        self.play.scene.segments[name] = Segment(name, uid, holder)
+        return self.host.shm_file(name, user=SHM_USERS[uid], holder=holder)
+
     def open_the_gate(self) -> None:
         """Whatever it waits for: its manifest names nothing any more."""
         self.host.machine.disk.write(f"{STATE}/units/{WISH.unit}", b"")
@@ -71,9 +84,8 @@ async def planted(*, keep_daemon: bool = False) -> AsyncIterator[Planted]:
             assert world.store is not None
             scene = Scene(host, Schedule(world.store.uid), POLICY, dice_for(1, "scene"))
             looks = Looks({HOST: host}, scene.schedule, breaches)
-            world.traffic.witnesses += [
-                tape, looks, OnlyClearableAreSignalled(scene, breaches), NoSignalForEver(scene, breaches),
-            ]  # fmt: skip
+            own = (OnlyClearableAreSignalled, NoSignalForEver, KillBudgetIsKept, OnlyDeadSegmentsGo)
+            world.traffic.witnesses += [tape, looks, *(made(scene, breaches) for made in own)]
             host.on_unit_change.append(NoStartOnADirtyCard(scene, breaches))
             stage = Stage(world, scene.schedule, tape, looks, Counter())
             await world.declare_hosts(POLICY.exclusive)

@@ -21,10 +21,16 @@ from tests.simulation.checkers import NothingOutOfAnUnknown, NothingUnderForeign
 from tests.simulation.faults import Stage
 from tests.simulation.seeds import Came
 from tests.simulation.specs import Wish
-from tests.simulation.strays.checkers import NoSignalForEver, NoStartOnADirtyCard, OnlyClearableAreSignalled
+from tests.simulation.strays.checkers import (
+    KillBudgetIsKept,
+    NoSignalForEver,
+    NoStartOnADirtyCard,
+    OnlyClearableAreSignalled,
+    OnlyDeadSegmentsGo,
+)
 from tests.simulation.strays.scene import Scene
 from tests.simulation.strays.table import Policy
-from tests.simulation.strays.trouble import PidReuse, Play, before_it_is_declared, mps, trouble
+from tests.simulation.strays.trouble import PidReuse, Play, before_it_is_declared, mps, segments, trouble
 from tests.simulation.tape import Tape
 from tests.simulation.watch import Breach, Looks, Schedule, Watcher
 from tests.simulation.world import World, dice_for, world_of
@@ -44,6 +50,7 @@ class Result(Came):
     holds: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
+    swept: Counter[str] = field(default_factory=Counter)
     starts: int = 0
     cleared_s: float | None = None
 
@@ -52,7 +59,9 @@ async def run(seed: int, folder: Path, tape: Tape) -> Result:
     """The whole of one seed, with what it keeps in that folder."""
     dice, clock = dice_for(seed, "strays"), asyncio.get_running_loop().time
     host = SimHost(HOST, seed=seed, now=clock, load_s=2.0)
-    policy = Policy(dice.random() < 0.5, dice.choice(("orphans",) * 5 + ("any", "report")), dice.random() < 0.6)
+    limit = ("orphans",) * 5 + ("any", "report")
+    budget = dice_for(seed, "budget").choice((64, 64, 64, 64, 3, 1))
+    policy = Policy(dice.random() < 0.5, dice.choice(limit), dice.random() < 0.6, budget)
     result, breaches = Result(seed), list[Breach]()
     async with world_of(seed, folder, {HOST: host}, period_s=20) as world:
         assert world.store is not None
@@ -62,13 +71,16 @@ async def run(seed: int, folder: Path, tape: Tape) -> Result:
         stage = Stage(world, schedule, tape, looks, result.faults)
         play = Play(scene, stage, _wishes(dice), kinds=result.kinds, holds=result.holds)
         starts = NoStartOnADirtyCard(scene, breaches)
+        segments = OnlyDeadSegmentsGo(scene, breaches)
         host.on_unit_change.append(starts)
-        world.traffic.witnesses += [tape, looks, PidReuse(play, dice_for(seed, "pids")), *_checkers(scene, looks)]
+        world.traffic.witnesses += [tape, looks, PidReuse(play, dice_for(seed, "pids")), segments]
+        world.traffic.witnesses += _checkers(scene, looks)
         await _acts(play, dice, result)
         result.broken += Counter(breach.checker for breach in breaches)
         result.wrong += [*map(str, breaches), *map(repr, world.ended), *[line async for line in _failed(world)]]
     _count(scene, result)
     result.starts, result.signals, result.calls = starts.starts, tape.signals, tape.calls
+    result.swept = segments.removed
     result.virtual_s, result.digest = clock() - loop.BEGINS_AT_S, tape.digest
     return result
 
@@ -76,7 +88,7 @@ async def run(seed: int, folder: Path, tape: Tape) -> Result:
 def _checkers(scene: Scene, looks: Looks) -> list[Watcher]:
     hosts, breaches = looks.hosts, looks.breaches
     apart = (OnePlanInFlight(hosts, scene.schedule, breaches), OneStartAtATime(hosts, scene.schedule, breaches))
-    own = (OnlyClearableAreSignalled(scene, breaches), NoSignalForEver(scene, breaches))
+    own = [made(scene, breaches) for made in (OnlyClearableAreSignalled, NoSignalForEver, KillBudgetIsKept)]
     return [*apart, NothingUnderForeignRule(looks), NothingOutOfAnUnknown(looks), *own]
 
 
@@ -112,7 +124,9 @@ async def _acts(play: Play, dice: random.Random, result: Result) -> None:
 async def _declare(play: Play, dice: random.Random) -> None:
     world, policy = play.stage.world, play.scene.policy
     rules = [{"command": "keepme"}, {"unit": "kept.service"}] if policy.protects else []
-    await world.declare_hosts(policy.exclusive, {"strays": {"limit": policy.limit}, "protect": rules})
+    await world.declare_hosts(
+        policy.exclusive, {"strays": {"limit": policy.limit, "budget": policy.budget}, "protect": rules}
+    )
     for wish in play.wishes:
         if wish.name in play.arrivals:
             before_it_is_declared(play, wish, dice_for(world.seed, f"arrival {wish.name}"))
@@ -124,6 +138,7 @@ async def _declare(play: Play, dice: random.Random) -> None:
             while wish.name not in play.arrivals and not play.stage.looks.is_right(wish.unit, HOST):
                 await asyncio.sleep(STEP_S)
             play.scene.remember(wish.unit)
+            segments(play, wish, dice_for(world.seed, f"segments {wish.name}"))
 
 
 async def _within(limit_s: float, amiss: Any, result: Result) -> bool:
@@ -197,6 +212,7 @@ def _words(scene: Scene, process: SimProcess) -> tuple[str, ...]:
         "under MPS": ("MPS",),
         "policy says report": ("report",),
         "likely, and the host is not exclusive": ("exclusive",),
+        "the budget of the hour is spent": ("budget",),
     }.get(why, ("pid",))
 
 

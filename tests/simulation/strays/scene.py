@@ -41,6 +41,19 @@ class Part:
     unit: str
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One planted file of /dev/shm. Only what a dead engine of `uid` left may go, and only once nobody holds it."""
+
+    kind: str
+    uid: int
+    holder: SimProcess | None
+
+    @property
+    def dead(self) -> bool:
+        return self.holder is None or not self.holder.alive
+
+
 @dataclass(slots=True)
 class Birth:
     """What a unit's main process was when it last ran: what orphans and look-alikes are made of."""
@@ -53,7 +66,10 @@ class Birth:
 
 @dataclass(slots=True)
 class Scene:
-    """`held` is every card and port that an instance of ours has held since boot."""
+    """`held` is every card and port that an instance of ours has held since boot.
+
+    `asked` are the processes, by pid and start, that a TERM or KILL was ever sent for: a seed is shorter than an hour.
+    """
 
     host: SimHost
     schedule: Schedule
@@ -62,6 +78,8 @@ class Scene:
     parts: list[Part] = field(default_factory=list)
     births: dict[str, Birth] = field(default_factory=dict)
     held: set[tuple[str, int]] = field(default_factory=set)
+    asked: set[tuple[int, int]] = field(default_factory=set)
+    segments: dict[str, Segment] = field(default_factory=dict)
     mps: SimProcess | None = None
     _count: int = 0
 
@@ -216,6 +234,9 @@ class Scene:
             kills=frozenset(wish.kill for wish in self.needed_by(process)),
             held_before=bool(held & self.held),
             mps=self.mps is not None and self.mps.alive,
+            spent=not alone
+            and len(self.asked) >= self.policy.budget
+            and (process.pid, process.start) not in self.asked,
         )
         return why_not(part.shape, now, self.policy)
 

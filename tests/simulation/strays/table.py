@@ -17,11 +17,12 @@ UnitState = Literal["live", "moving", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the host's declaration says about strays."""
+    """What the host's declaration says about strays; `budget` is how many processes an hour may be signalled."""
 
     exclusive: bool
     limit: str
     protects: bool
+    budget: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Now:
 
     `of_this_start`: it is not older than that unit's current start. `serves`: a port of its tree generates or asks for
     a key, whoever of those that share the port it is; `unsure`: nobody can tell, since several share one
-    address of a port (SO_REUSEPORT). `kills` is what each spec that needs what it holds says of strays.
+    address of a port (SO_REUSEPORT). `kills` is what each spec that needs what it holds says of strays. `spent`: the
+    hour's budget has gone to others.
     """
 
     unit: UnitState = "down"
@@ -40,6 +42,7 @@ class Now:
     kills: frozenset[str] = frozenset({"orphans"})
     held_before: bool = True
     mps: bool = False
+    spent: bool = False
 
 
 def owner_of(shape: Shape, now: Now) -> Owner:
@@ -90,4 +93,4 @@ def why_not(shape: Shape, now: Now, policy: Policy) -> str:
         return "policy says report"
     if owner == "likely" and not (policy.exclusive or now.held_before):
         return "likely, and the host is not exclusive"
-    return ""
+    return "the budget of the hour is spent" if now.spent else ""

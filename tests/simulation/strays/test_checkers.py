@@ -10,6 +10,7 @@ import pytest
 from tests.simulation import loop
 from tests.simulation.strays.planted import WISH, Planted, planted
 from tests.simulation.strays.run import uncleared, unserved, vanished
+from tests.simulation.strays.scene import OTHER_UID
 from tests.simulation.strays.shapes import FOREIGN, OURS
 from tests.simulation.strays.table import Now, Policy, looks_alike, owner_of, why_not
 
@@ -107,6 +108,35 @@ def test_the_same_signal_again_is_seen() -> None:
     assert breaches_of(deed) == {"NoSignalForEver"}
 
 
+def test_more_processes_than_the_budget_allows_are_seen() -> None:
+    def deed(count: int) -> Callable[[Planted], Awaitable[None]]:
+        async def signals(stage: Planted) -> None:
+            parts = [stage.plant("worker that ignores TERM") for _ in range(count)]
+            await stage.rogue.look()
+            for name in ("TERM", "KILL"):
+                for part in parts:
+                    await stage.rogue.signal(part.process.pid, name)
+
+        return signals
+
+    assert breaches_of(deed(2)) == set()  # a TERM and a KILL of one count once
+    assert breaches_of(deed(3)) == {"KillBudgetIsKept"}
+
+
+@pytest.mark.parametrize(
+    ("uid", "held", "breaches"), [(0, False, set()), (0, True, set()), (OTHER_UID, False, {"OnlyDeadSegmentsGo"})]
+)
+def test_a_segment_that_no_dead_engine_left_is_seen_when_it_goes(uid: int, held: bool, breaches: set[str]) -> None:
+    async def deed(stage: Planted) -> None:
+        holder = stage.plant("worker of a dead launcher").process if held else None
+        file = stage.segment("nccl-x", uid, holder)
+        await stage.rogue.look()
+        await stage.rogue.sweep(file)
+        assert (file.name in stage.host.machine.shm.files) is held  # the helper itself keeps what is held
+
+    assert breaches_of(deed) == breaches
+
+
 @pytest.mark.parametrize("kind", ["trainer on the card", "worker of a dead launcher", "worker in state D"])
 def test_a_start_on_a_card_that_somebody_holds_is_seen(kind: str) -> None:
     async def deed(stage: Planted) -> None:
@@ -161,3 +191,4 @@ def test_policy_is_the_least_of_host_and_spec() -> None:
     assert why_not(likely, Now(kills=frozenset({"report"})), open_host) == "policy says report"
     assert why_not(likely, Now(), Policy(True, "report", False)) == "policy says report"
     assert why_not(likely, Now(kills=frozenset()), open_host) == "holds nothing that is needed"
+    assert why_not(likely, Now(spent=True), open_host) == "the budget of the hour is spent"

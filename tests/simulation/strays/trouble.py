@@ -15,7 +15,7 @@ from tests.simulation.checkers import targets_of
 from tests.simulation.faults import Stage
 from tests.simulation.road import Call
 from tests.simulation.specs import CARDS, PYTHON, Wish
-from tests.simulation.strays.scene import Birth, Part, Scene
+from tests.simulation.strays.scene import OTHER_UID, Birth, Part, Scene, Segment
 from tests.simulation.strays.shapes import FOREIGN, OURS, Shape
 from tests.simulation.strays.table import looks_alike
 from tests.simulation.world import dice_for
@@ -24,6 +24,7 @@ WITHIN_S = 12.0
 ALIKE_AT_LEAST = 0.45
 HELD = ("card", "card", "card", "port", "both", "other", "nothing")
 USERS = {"": 0, "serve": 1001}
+SHM_USERS = {0: "root", 1001: "serve", OTHER_UID: "alice"}
 
 
 @dataclass(slots=True)
@@ -102,6 +103,22 @@ def mps(play: Play, wish: Wish) -> None:
     play.scene.host.machine.cards.take(made, wish.gpus[0], 30)
     play.scene.mps = made
     play.stage.note("mps", str(made.pid))
+
+
+def segments(play: Play, wish: Wish, dice: random.Random) -> None:
+    """Files in /dev/shm, made while the unit serves: an engine's that will be dead, a living one's, another user's."""
+    scene, uid = play.scene, play.scene.births[wish.unit].uid
+    spawn = scene.host.machine.processes.spawn
+    for number in range(dice.randint(0, 4)):
+        kind = dice.choice(("left by a dead engine", "held by somebody", "another user's"))
+        owner = OTHER_UID if kind == "another user's" else uid
+        holder = None
+        if kind == "held by somebody":
+            argv = ("/usr/bin/python3", "read.py")
+            holder = spawn(argv, "/system.slice/reader.service", "foreign", "maps a segment", uid=uid)
+        name = f"{dice.choice(('nccl-', 'sglang_loads_', 'psm_'))}{wish.name}-{number}"
+        scene.host.shm_file(name, user=SHM_USERS[owner], holder=holder)
+        scene.segments[name] = Segment(kind, owner, holder)
 
 
 # ---- how a unit goes down ----
@@ -208,6 +225,7 @@ class PidReuse:
 
 async def trouble(play: Play, dice: random.Random) -> None:
     """Everything of the seed, side by side."""
+    tight = play.scene.policy.budget < 64  # a signal that a dead daemon counted and never sent would not be seen here
     seed, settled = play.stage.world.seed, [wish for wish in play.wishes if wish.name not in play.arrivals]
     async with asyncio.TaskGroup() as group:
         for wish in settled:
@@ -217,7 +235,7 @@ async def trouble(play: Play, dice: random.Random) -> None:
             at_s, wish = dice.uniform(0.0, WITHIN_S), dice.choice(settled)
             group.create_task(_appears(play, shape, wish, at_s, dice_for(seed, f"plant {number}")))
         for name, (share, fails) in _FAILS.items():
-            if dice.random() < share:
+            if dice.random() < share and not (tight and name == "daemon-dies"):
                 group.create_task(_happens(play, name, dice.uniform(0.0, WITHIN_S), fails, dice_for(seed, name)))
         if settled and dice.random() < 0.06:
             group.create_task(_ghost(play, dice.choice(settled), dice.uniform(0.0, WITHIN_S), dice_for(seed, "ghost")))
