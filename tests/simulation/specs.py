@@ -18,7 +18,7 @@ PYTHON = "/opt/venv/bin/python"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One spec as a person wants it now."""
+    """One spec as a person wants it now. `nccl` is a second port that its SGLang binds, 0: none."""
 
     name: str
     host: str
@@ -32,6 +32,7 @@ class Wish:
     user: str = ""
     kill: str = "orphans"
     grace_s: int = 20
+    nccl: int = 0
 
     def json(self) -> dict[str, Any]:
         """As the store keeps it after admission."""
@@ -46,9 +47,14 @@ class Wish:
             "run": self.run,
             "suspend": self.suspend,
             "user": self.user or None,
+            "args": {"nccl-port": str(self.nccl)} if self.nccl else {},
             "strays": {"kill": self.kill, "grace": f"{self.grace_s}s"},
         }
         return ServingSpec.model_validate(said).model_dump(by_alias=True, exclude_none=True, mode="json")
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port, self.nccl) if self.nccl else (self.port,)
 
     @property
     def unit(self) -> str:

@@ -155,7 +155,7 @@ class NoStartOnADirtyCard:
                 text = f"{unit} was started while pid {process.pid} ({process.why}) held {process.memory}"
                 now_s = self._scene.host.machine.clock()
                 self._breaches.append(Breach(now_s, type(self).__name__, self._scene.host.name, text))
-        self._scene.held |= {("card", card) for card in cards} | {("port", wish.port)}
+        self._scene.held |= {("card", card) for card in cards} | {("port", port) for port in wish.ports}
 
 
 def _cards_of(main: SimProcess | None) -> set[int]:

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,13 @@ async def run(seed: int, folder: Path, tape: Tape) -> Result:
         scene = Scene(host, schedule, policy, dice_for(seed, "scene"))
         looks = Looks({HOST: host}, schedule, breaches)
         stage = Stage(world, schedule, tape, looks, result.faults)
-        play = Play(scene, stage, _wishes(dice), kinds=result.kinds, holds=result.holds)
+        play = Play(
+            scene,
+            stage,
+            _wishes(dice, second=dice_for(seed, "nccl").random() < 0.3),
+            kinds=result.kinds,
+            holds=result.holds,
+        )
         starts = NoStartOnADirtyCard(scene, breaches)
         segments = OnlyDeadSegmentsGo(scene, breaches)
         host.on_unit_change.append(starts)
@@ -92,10 +98,10 @@ def _checkers(scene: Scene, looks: Looks) -> list[Watcher]:
     return [*apart, NothingUnderForeignRule(looks), NothingOutOfAnUnknown(looks), *own]
 
 
-def _wishes(dice: random.Random) -> list[Wish]:
-    """One or two specs beside each other, run by one user."""
+def _wishes(dice: random.Random, *, second: bool) -> list[Wish]:
+    """One or two specs beside each other, run by one user; with `second`, a SGLang binds a port for NCCL as well."""
     user = dice.choice(("", "", "serve"))
-    return [
+    found = [
         Wish(
             f"m{number}", HOST, tuple(range(3 * number, 3 * number + dice.choice((1, 2, 2)))), 30001 + number,
             engine=dice.choice(("sglang", "vllm")), user=user, kill=dice.choice(("orphans",) * 6 + ("report",)),
@@ -103,6 +109,7 @@ def _wishes(dice: random.Random) -> list[Wish]:
         )
         for number in range(dice.choice((1, 1, 2)))
     ]  # fmt: skip
+    return [replace(one, nccl=one.port + 100) if one.engine == "sglang" and second else one for one in found]
 
 
 async def _acts(play: Play, dice: random.Random, result: Result) -> None:

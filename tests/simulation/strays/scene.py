@@ -216,7 +216,7 @@ class Scene:
             wish
             for wish in self.wishes()
             if set(wish.gpus) & process.memory.keys()
-            or wish.port in process.ports
+            or set(wish.ports) & process.ports.keys()
             or process.cgroup == f"/system.slice/{wish.unit}"
         ]
 
@@ -269,7 +269,9 @@ class Scene:
             if not process.alive or (process.cgroup == unit.group and process.whose == "instance"):
                 continue
             shares = [mib for card, mib in process.memory.items() if card in wish.gpus]
-            if wish.port in process.ports or (shares and not (max(shares) < SMALL_MIB and self._may_share(process))):
+            if set(wish.ports) & process.ports.keys() or (
+                shares and not (max(shares) < SMALL_MIB and self._may_share(process))
+            ):
                 found.append(process)
         return found
 

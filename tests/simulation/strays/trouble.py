@@ -43,6 +43,7 @@ class Play:
         process = part.process
         self.kinds[part.shape.kind] += 1
         self.holds.update(["card"] * bool(process.memory) + [f"port on {where}" for where in process.ports.values()])
+        self.holds["an engine's second port"] += any(wish.nccl in process.ports for wish in self.wishes)
         self.holds["nothing"] += not process.memory and not process.ports
         now_s = self.stage.world.now_s()
         said = f"{part.shape.kind}: pid {process.pid}, {process.memory} {process.ports} {process.cgroup}"
@@ -68,7 +69,7 @@ def plant(play: Play, shape: Shape, wish: Wish, dice: random.Random) -> None:
     if what in ("card", "both"):
         play.scene.hold_card(part, dice.choice(wish.gpus), dice.choice((600, 2_000, 9_000)))
     if what in ("port", "both") or (shape.serves and what != "other"):
-        play.scene.hold_port(part, wish.port)
+        play.scene.hold_port(part, dice.choice(wish.ports))
     if what == "other":
         taken = {card for other in play.wishes for card in other.gpus}
         play.scene.hold_card(part, dice.choice([card for card in range(CARDS) if card not in taken]), 20_000)
@@ -134,7 +135,7 @@ def _killed(play: Play, wish: Wish, dice: random.Random) -> None:
         scene.move(part, wish)
         scene.dress(part, scene.births[wish.unit])
         if dice.random() < 0.2:
-            scene.hold_port(part, wish.port)
+            scene.hold_port(part, dice.choice(wish.ports))
         play.note(part)
 
 
