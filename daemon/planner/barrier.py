@@ -59,6 +59,21 @@ def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, wo
     return tuple(found)
 
 
+def strangers(desired: Desired, holders: Holders | Unknown, look: Observation, world: World) -> tuple[Held, ...]:
+    """Who would keep a unit that runs from coming up again, so that a restart would only take it down.
+
+    Other instances are none: one of them may itself be about to make room. Nor is what memory alone tells.
+    """
+    if isinstance(holders, Unknown):
+        return ((holders.reason, f"holders are not known: {holders.detail}"),)
+    if desired.gpus and isinstance(look.apps, Unknown):
+        return ((look.apps.reason, f"GPU processes are not known: {look.apps.detail}"),)
+    others = [
+        h for h in _in_the_way(desired, holders) if h.ownership.owner != "managed" and h.unit_group != desired.unit
+    ]
+    return tuple(_blocker(holder, world, look) for holder in others)
+
+
 def advice(reason: Reason) -> str:
     """What a person can do about what holds a start up, "" where it ends by itself or its detail says so."""
     return _ADVICE.get(reason, "")

@@ -12,7 +12,7 @@ from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal,
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Drift, Reason
 from daemon.domain.text import duration_s
-from daemon.planner.barrier import advice, blockers, unclean
+from daemon.planner.barrier import advice, blockers, strangers, unclean
 from daemon.planner.clearing import clear_strays, left_of
 from daemon.planner.decision import Blocked, Plan, ProbeWanted, add, block, contested, hands_off, hold_up, verb, wake
 from daemon.planner.desired import binding_problem
@@ -209,7 +209,7 @@ def _keep(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observat
         incurable = None if rewritten else _incurable(plan, desired, unit, world, look)
         if incurable is not None:
             return block(plan, desired, *incurable)
-        return _restart(plan, desired, unit, world, running)
+        return _restart(plan, desired, unit, world, look, running)
     return _probe(plan, desired, unit, world)
 
 
@@ -254,7 +254,7 @@ def _by_itself(unit: Unit, world: World) -> bool:
     return _own_start(unit, world) or not argv or not argv[0].startswith("/")
 
 
-def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: list[Drift]) -> Plan:
+def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, look: Observation, running: list[Drift]) -> Plan:
     budget = desired.declared.view.restart.budget
     record = desired.declared.record
     by_person = record is None or record.started_launch != desired.launch_hash  # declared anew, not come back
@@ -264,6 +264,8 @@ def _restart(plan: Plan, desired: Desired, unit: Unit, world: World, running: li
         return block(plan, desired, Reason.DRIFT_CONTESTED, hands_off(world, back))
     if (bad := _binding(desired, world)) is not None:
         return block(plan, desired, *bad)
+    if held := strangers(desired, plan.holders, look, world):
+        return wake(block(plan, desired, held[0][0], f"it runs on as it is: {_held_text(held)}"), 1.0)
     why = ", ".join(f"{d.field}: {d.observed} is to be {d.declared}" for d in running[:3])
     return add(plan, verb(unit, "restart", Reason.LAUNCH_CHANGED, why, () if by_person else running))
 

@@ -17,7 +17,8 @@ from daemon.planner.plan import Plan, decide
 from daemon.planner.waits import Wait
 from daemon.planner.world import Record, StrayFact, World
 from tests.planner.box import UUIDS
-from tests.planner.test_field_cases import UNIT, down, known, look_of, verbs
+from tests.planner.driving import spec
+from tests.planner.test_field_cases import UNIT, down, known, look_of, settled, verbs
 
 pytestmark = pytest.mark.strays
 TOTAL = 143_771
@@ -207,3 +208,35 @@ def test_since_when_a_start_is_held_up_is_said_and_does_not_move() -> None:
     waits = {UNIT: Wait(first.since, world.now_s)}
     later = replace(world, wall="2026-01-01T13:00:00Z", waits=waits, now_s=world.now_s + 3_600)
     assert decide(later).blocked[UNIT] == first
+
+
+@pytest.mark.parametrize("what", ["card", "port"])
+def test_what_runs_is_not_taken_down_for_a_launch_that_could_not_come_up(what: str) -> None:
+    """A card or port declared anew that somebody holds: the unit serves on as it is until that one has left."""
+    driver = settled(gpus=(0,))
+    driver.turn()
+    main = driver.box.units[UNIT].main
+    held = {"gpus": {UUIDS[1]: 40_000}} if what == "card" else {"ports": (30_009,)}
+    trainer = driver.box.spawn(("python3", "train.py"), "/system.slice/t.service", uid=5, **held)  # type: ignore[arg-type]
+    driver.specs["m"] = spec(gpus=(1,)) if what == "card" else spec(gpus=(0,), port=30_009)
+    for _ in range(6):
+        plan = driver.turn()
+        assert "restart" not in verbs(plan)
+    assert driver.box.units[UNIT].main == main
+    blocked = plan.blocked[UNIT]
+    assert blocked.reason is (Reason.FOREIGN_HOLDER if what == "card" else Reason.PORT_IN_USE)
+    assert blocked.detail.startswith(f"it runs on as it is: pid {trainer.pid} (python3 train.py) of u5 holds")
+    driver.box.die(trainer.pid)
+    driver.settle()
+    assert driver.serves("m")
+
+
+def test_a_launch_that_differs_is_restarted_for_beside_an_instance_that_makes_room() -> None:
+    """The card of another instance of ours is waited for in the gate: it may be about to move itself."""
+    driver = settled(gpus=(0,))
+    driver.specs["n"] = spec("n", (1,), 30_002)
+    driver.settle()
+    driver.specs |= {"m": spec(gpus=(1,)), "n": spec("n", (0,), 30_002)}
+    driver.settle()
+    assert driver.serves("m")
+    assert driver.serves("n")
