@@ -128,16 +128,22 @@ class Strays:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Stamps of the daemon's clock and of the host's boot clock as times of the day, to the second."""
+    """Stamps of the daemon's clock and of the host's boot clock as times of the day, to the second.
+
+    None for one that no calendar holds: what a host says of its clock is no reason to list nothing.
+    """
 
     look: Observation
     now_s: float
     now: datetime
 
-    def of(self, at_s: float) -> str:
-        return (self.now - timedelta(seconds=self.now_s - at_s)).isoformat(timespec="seconds")
+    def of(self, at_s: float) -> str | None:
+        try:
+            return (self.now - timedelta(seconds=self.now_s - at_s)).isoformat(timespec="seconds")
+        except OverflowError:
+            return None
 
-    def started(self, process: Process) -> str:
+    def started(self, process: Process) -> str | None:
         return self.of(self.look.at_s - (self.look.identity.uptime_s - process.id.start_ticks / 100))
 
 

@@ -110,6 +110,17 @@ async def test_ages_are_times_of_the_day(scene: Scene) -> None:
     )
 
 
+@pytest.mark.parametrize("ticks", [10**15, 10**18])
+async def test_a_start_that_no_calendar_holds_is_no_reason_to_list_nothing(scene: Scene, ticks: int) -> None:
+    scene.orphan.start = ticks
+    scene.driver.turn()
+    scene.remember()
+    found = await scene.items()
+    assert found[scene.orphan.pid]["startTicks"] == ticks
+    assert found[scene.orphan.pid]["startedAt"] is None
+    assert found[scene.foreign.pid]["startedAt"] is not None
+
+
 @pytest.mark.parametrize("section", ["processes", "listeners", "units"])
 async def test_what_is_not_known_is_not_an_empty_list(scene: Scene, section: str) -> None:
     look = scene.driver.world().observation

@@ -7,6 +7,7 @@ letter and a number are those of the field cases.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from daemon.domain.observation import Unknown
 from daemon.domain.status import Reason
+from daemon.host import gate_text, helper_text
 from daemon.probes.nvidia_smi import number, parse_apps, parse_gpus
 from daemon.probes.process import text as process_text
 
@@ -43,6 +45,15 @@ def understood(name: str) -> Any:
 def test_answer_is_understood_as_the_golden_file_says(name: str) -> None:
     expected = json.loads((GOLDEN / name).with_suffix(".json").read_text(encoding="utf-8"))
     assert json.loads(json.dumps(understood(name))) == expected
+
+
+def test_the_driver_is_asked_for_columns_by_name_and_never_for_its_tree() -> None:
+    """A26: elements of `-q -x` were renamed twice; power, which moved among them, is no input of anything."""
+    scripts = (helper_text() + gate_text()).decode()
+    asked = re.findall(r"^[^#\n]*\b(?:ask_smi [a-z]+|ask) \"?(-\S+)", scripts, re.MULTILINE)
+    assert len(asked) == 5
+    assert all(re.match(r"--query-(gpu|compute-apps)=", one) for one in asked)
+    assert not re.search("power|nvidia-smi -q", scripts)
 
 
 def test_no_answer_with_a_bad_status_is_ever_rows() -> None:
