@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daemon import host
-from daemon.domain.errors import StokerError, TransportError
+from daemon.domain.errors import StokerError, TransportError, ended
 from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.ssh import Road
@@ -75,7 +75,7 @@ async def examine(road: Road, spec: HostSpec, now_s: float | None = None) -> lis
     facts = parse(done.stdout)
     if facts.get("end") != "yes":
         told = done.stderr[-300:].decode("utf-8", "replace").strip()
-        early = f"{Reason.LOOK_INCOMPLETE}: the look ended with exit status {done.exit_status}: {told}"
+        early = f"{Reason.LOOK_INCOMPLETE}: the look ended early, {ended(done.exit_status, told)}"
         return _unseen([Check("reachable", True, "a command came through"), Check("login-shell", None, early)])
     known = [
         Check("reachable", True, "a command came through"),

@@ -42,7 +42,7 @@ async def execute(road: Asks, action: Action, fence: Fence, boot_id: str, timeou
     except VerbRefused as refused:
         return Done(action, "refused", refused.message, refused.reason)
     except VerbFailed as failed:
-        return Done(action, "failed", f"exit status {failed.exit_status}: {failed.evidence}")
+        return Done(action, "failed", str(failed))
     except TransportError as error:
         result: Result = "unknown" if error.maybe_done else "failed"
         return Done(action, result, error.message, error.reason)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daemon import host
-from daemon.domain.errors import TransportError
+from daemon.domain.errors import TransportError, ended
 from daemon.domain.host import HostSpec
 from daemon.domain.status import Reason
 from daemon.ssh import Finished, Road
@@ -138,7 +138,7 @@ def _expect_success(done: Finished, what: str) -> None:
         return
     told = done.stderr[-300:].decode("utf-8", "replace").strip()
     reason = Reason.TRUNCATED if done.exit_status == _DAMAGED else Reason.HELPER_MISSING
-    raise TransportError(reason, f"{what} failed with exit status {done.exit_status}: {told}")
+    raise TransportError(reason, f"{what} failed, {ended(done.exit_status, told)}")
 
 
 def _sha256(data: bytes) -> str:

@@ -13,6 +13,12 @@ class StokerError(Exception):
     """Base of all errors that Stoker raises on purpose."""
 
 
+def ended(exit_status: int, said: str) -> str:
+    """How a command ended, with the last of what it said, where it said anything."""
+    told = said.strip()
+    return f"exit status {exit_status}: {told}" if told else f"exit status {exit_status}"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with a manifest: `path` is dotted camelCase (`spec.placement.gpus[1]`), `hint` what to do."""
@@ -68,6 +74,6 @@ class VerbFailed(StokerError):
     """`stoker-host` tried a verb and it failed; `evidence` is the bounded, redacted tail of what it printed."""
 
     def __init__(self, exit_status: int, evidence: str) -> None:
-        super().__init__(f"exit status {exit_status}: {evidence}")
+        super().__init__(ended(exit_status, evidence))
         self.exit_status = exit_status
         self.evidence = evidence

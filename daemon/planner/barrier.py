@@ -83,7 +83,7 @@ _ADVICE = {
     Reason.FOREIGN_HOLDER: "it is not Stoker's to end: stop it, or give the spec other GPUs",
     Reason.PORT_IN_USE: "end what listens there, or give the spec another port",
     Reason.GHOST_GPU_PROCESS: "look for it in other containers and on the hypervisor",
-    Reason.WAITING_FOR_MEMORY: "the start follows by itself",
+    Reason.WAITING_FOR_MEMORY: "nothing, the start follows by itself",
     Reason.SHARED_MEMORY_FULL: (
         "see who uses it (`fuser -v /dev/shm/*`), remove what nobody does, or make it larger "
         "(`mount -o remount,size=… /dev/shm`)"

@@ -272,7 +272,8 @@ def _progressing(states: Sequence[InstanceState]) -> Truth:
 def _drifted(drift: Sequence[Drift], states: Sequence[InstanceState]) -> tuple[Truth, Reason, str]:
     if drift:
         first = drift[0]
-        text = f"{len(drift)} fields; first {first.layer} {first.field}: {first.observed} instead of {first.declared}"
+        fields = "1 field" if len(drift) == 1 else f"{len(drift)} fields, the first"
+        text = f"{fields}: {first.layer} {first.field}: {first.observed} instead of {first.declared}"
         left_alone = next((s.contested for s in states if s.contested), "")
         reason = Reason.DRIFT_CONTESTED if left_alone else Reason.UNIT_DRIFT
         return "True", reason, f"{text}. {left_alone}" if left_alone else text

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from daemon.domain.errors import ended
 from daemon.domain.observation import Gpu, GpuApp, Unknown
 from daemon.domain.status import Reason
 
@@ -61,7 +62,7 @@ def failure(exit_status: int, text: str) -> Unknown | None:
         return said
     if exit_status in (0, PARTIAL_EXIT):
         return None if text.endswith("\n") or not lines else Unknown(Reason.TRUNCATED, lines[-1][:_DETAIL_CHARS])
-    detail = f"exit status {exit_status}: {' / '.join(lines)}"[:_DETAIL_CHARS]
+    detail = ended(exit_status, " / ".join(lines))[:_DETAIL_CHARS]
     match exit_status:
         case 124 | 137:
             return Unknown(Reason.TOOL_TIMED_OUT, detail)

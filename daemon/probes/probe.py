@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from daemon.domain.errors import ended
 from daemon.domain.observation import Listener, Unknown
 from daemon.domain.status import Reason
 from daemon.probes import process, socket
@@ -122,7 +123,7 @@ def _response(answer: Answer) -> tuple[int, bytes, Reason | None, str, int]:
         return 0, b"", Reason.LOOK_INCOMPLETE, "section response is missing", 0
     if section.exit_status != 0:
         reason = _FAILURES.get(section.exit_status, Reason.TOOL_FAILED)
-        return 0, b"", reason, f"exit status {section.exit_status}: {section.text.strip()[:300]}", section.ms
+        return 0, b"", reason, ended(section.exit_status, section.text.strip()[:300]), section.ms
     status, newline, body = section.data.partition(b"\n")
     if not newline or not status.isdigit() or len(status) != 3:
         return 0, b"", Reason.UNPARSABLE, "the response has no HTTP status", section.ms

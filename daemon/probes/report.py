@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from daemon.domain.errors import ended
 from daemon.domain.health import KernelLog
 from daemon.domain.observation import (
     DropIn,
@@ -147,7 +148,7 @@ def failure(section: Section, name: str) -> Unknown | None:
     if section.exit_status == 0:
         return None
     said = section.text.strip()[-_DETAIL_CHARS:]
-    detail = f"{name}: exit status {section.exit_status}: {said}"
+    detail = f"{name}: {ended(section.exit_status, said)}"
     match section.exit_status:
         case 124 | 137:
             return Unknown(Reason.TOOL_TIMED_OUT, detail)

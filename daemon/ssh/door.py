@@ -20,6 +20,10 @@ from daemon.domain.status import Reason
 from daemon.ssh.road import OUTPUT_LIMIT_BYTES
 
 _Pins = asyncssh.SSHKnownHosts | list[asyncssh.SSHKey]
+_KEY_REFUSED = "is the daemon's key authorized there?"
+_NO_KEY = (
+    "no key at all was at hand: set STOKER_SSH_IDENTITY to a key's file, or STOKER_SSH_AGENT=true with a key in it"
+)
 _HostKeys = tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]
 
 
@@ -63,13 +67,12 @@ async def connect(
     """
     door = _Door(await _pins(ssh, settings), settings, connected)
     async with _keys(settings) as keys:
+        door.has_key = keys is not None
         try:
             async with asyncio.timeout(settings.connect_timeout_s) as door.limit:
                 return await _connect(ssh, settings, through, door, keys)
         except (asyncssh.Error, OSError, UnicodeError) as exc:
             reason, text = _reason(exc, door)
-            if reason == Reason.AUTH_FAILED and keys is None:
-                text = f"{text}; the daemon has no key at all: give it an identity file or an agent"
             kind = LostBeforeLogin if reason is None else TransportError
             where = f"{name}: {ssh.user}@{ssh.address} port {ssh.port}"
             raise kind(reason or Reason.UNREACHABLE, f"{where}: {text}") from exc
@@ -87,6 +90,7 @@ class _Door(asyncssh.SSHClient):
         self.connected = False
         self.keyed = False
         self.pinned = False
+        self.has_key = False
         self.offered = ""
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
@@ -157,7 +161,7 @@ def _reason(exc: Exception, door: _Door) -> tuple[Reason | None, str]:
         case asyncssh.KeyExchangeFailed() if door.pinned and "host key" in told:
             return Reason.HOST_KEY_CHANGED, f"no key of the pinned type: {told}"
         case asyncssh.PermissionDenied():
-            return Reason.AUTH_FAILED, f"{told}; is the daemon's key authorized there?"
+            return Reason.AUTH_FAILED, f"{told}; {_KEY_REFUSED if door.has_key else _NO_KEY}"
         case asyncssh.DisconnectError() if "authentication failures" in told:
             return Reason.AUTH_FAILED, f"{told}; the agent holds too many keys"
         case UnicodeError() | asyncssh.ProtocolError() if "banner" in told or isinstance(exc, UnicodeError):

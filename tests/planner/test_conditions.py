@@ -109,6 +109,8 @@ def test_drift_is_counted_and_the_first_is_told() -> None:
     said = of([replace(GOOD, drift=(drift,))])["Drifted"]
     assert (said.status, said.reason) == ("True", Reason.UNIT_DRIFT)
     assert "--tp-size 4 instead of --tp-size 8" in said.message
+    assert said.message.startswith("1 field: running argv")
+    assert of([replace(GOOD, drift=(drift, drift))])["Drifted"].message.startswith("2 fields, the first: running argv")
     assert of([GOOD])["Drifted"].status == "False"
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from daemon.domain.observation import Observation, Session, Unknown
 from daemon.domain.status import Reason
-from daemon.probes.report import SUMMED_FROM, Answer, parse_answer, parse_observation
+from daemon.probes.report import SUMMED_FROM, Answer, Section, failure, parse_answer, parse_observation
 from tests.probes.reference import INVOCATION, NONCE, OTHERS, UNITS, frame, sections, summed
 
 LOOK = frame(sections(), version=SUMMED_FROM)
@@ -121,6 +121,11 @@ def test_candidate_that_ended_meanwhile_is_left_out() -> None:
     processes = look({"candidates": (0, pids + b" 4242\n 4242\n")}).processes
     assert not isinstance(processes, Unknown)
     assert len(processes) == 40
+
+
+def test_a_tool_that_failed_without_a_word_is_told_by_its_exit_status_alone() -> None:
+    for text, told in ((b"", "peer: exit status 7"), (b" no\n", "peer: exit status 7: no")):
+        assert failure(Section("peer", 7, 1, text), "peer") == Unknown(Reason.TOOL_FAILED, told)
 
 
 def test_failed_helper_makes_the_look_unknown() -> None:

@@ -119,6 +119,7 @@ async def test_the_identity_file_lets_in_and_another_does_not(tmp_path: Path) ->
             with fails(Reason.AUTH_FAILED) as caught:
                 await reach(roads, spec_of(sshd))
             assert "no key at all" in caught.value.message
+            assert "STOKER_SSH_IDENTITY" in caught.value.message
 
 
 async def test_the_users_own_keys_are_never_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
