@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
-from api.cli.connect import SHORT, connect, kind_of
-from api.cli.files import Found, read_all
-from api.cli.text import error_line, line, problem_lines
+from api.cli.connect import SHORT, HostName, KindName, ObjectName, connect, kind_of
+from api.cli.files import Files, Found, read_all
+from api.cli.text import error_line, instant, line, problem_lines
 from api.client import Client, Refused
-
-Files = Annotated[
-    list[str], typer.Option("--filename", "-f", help="A file, a folder (and those in it), or - for input.")
-]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,11 +46,14 @@ def _apply(client: Client, item: Found) -> bool:
 
 
 def delete(
-    kind: str,
-    name: str,
+    kind: KindName,
+    name: ObjectName,
     abandon: Annotated[bool, typer.Option("--abandon", help="Drop it now, leave what runs.")] = False,
 ) -> None:
-    """Delete a spec (its units are stopped and removed) or forget a host (nothing is changed on it)."""
+    """Delete a spec, or forget a host.
+
+    A spec's units are stopped and removed, its history stays. On a host that is forgotten nothing is changed.
+    """
     plural = kind_of(kind)
     if abandon and plural == "hosts":
         raise typer.BadParameter("--abandon is for specs; a host is forgotten at once")
@@ -75,7 +74,7 @@ def pause() -> None:
     """Stop every change on every host; looking goes on."""
     with connect() as client:
         state = client.pause()
-    line(f"paused by {state.get('by')} since {state.get('since')}; stoker resume ends it")
+    line(f"paused by {state.get('by')} since {instant(state.get('since'))}; stoker resume ends it")
 
 
 def resume() -> None:
@@ -85,8 +84,11 @@ def resume() -> None:
     line("resumed")
 
 
-def takeover(host: str, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
-    """Let this daemon act on a host whose fence another daemon or store holds, or that is another machine now."""
+def takeover(host: HostName, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+    """Let this daemon act on a host that another one holds.
+
+    Whose fence another daemon or store holds, or that is another machine now.
+    """
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Is no other Stoker acting on {host}, and is it the machine you mean?", abort=True)
     with connect() as client:

@@ -10,6 +10,7 @@ import getpass
 import os
 import socket
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,11 @@ from api.client import Client
 from api.token import TOKEN_FILE, read_token
 from daemon.domain.errors import StokerError
 from daemon.settings import Settings, load_settings
+
+# How arguments are named in help and usage, as the README names them.
+HostName = Annotated[str, typer.Argument(metavar="HOST")]
+KindName = Annotated[str, typer.Argument(metavar="KIND", help="host or spec.")]
+ObjectName = Annotated[str, typer.Argument(metavar="NAME")]
 
 KINDS = {
     "host": "hosts",

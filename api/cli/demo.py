@@ -8,11 +8,17 @@ from typing import Annotated
 
 import typer
 
-Faults = Annotated[str, typer.Option(help="all, none, or some by name: crash,zombie,edit,first-request,trainer.")]
-Hosts = Annotated[int, typer.Option(min=1, max=16, help="How many hosts of eight cards.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 is any free one.")]
-For = Annotated[float | None, typer.Option("--for", min=1, help="Seconds after which it ends by itself.")]
-Manifests = Annotated[Path | None, typer.Option(help="Folder of the fleet's manifests, when not run from a clone.")]
+Faults = Annotated[
+    str, typer.Option(metavar="NAMES", help="all, none, or some: crash,zombie,edit,first-request,trainer.")
+]
+Hosts = Annotated[int, typer.Option(metavar="N", min=1, max=16, help="How many hosts of eight cards.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the API; 0 is any free one.")]
+For = Annotated[
+    float | None, typer.Option("--for", metavar="SECONDS", min=1, help="Seconds after which it ends by itself.")
+]
+Manifests = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the fleet's manifests, when not run from a clone.")
+]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from api.cli.connect import SHORT
 from api.cli.holders import gpu_table, not_known, stray_table
-from api.cli.text import age, block, fields, hanging, heading, labels_text, line, table
+from api.cli.text import age, block, fields, hanging, heading, instant, labels_text, line, table
 from api.client import Client, Refused
 
 _WHY_CHARS = 300
@@ -113,8 +113,8 @@ def _head(item: dict[str, Any], *more: tuple[str, object]) -> None:
             ("Labels", labels_text(metadata["labels"])),
             *more,
             ("Generation", f"{metadata['generation']} (observed {seen})"),
-            ("Created", metadata.get("creationTimestamp")),
-            ("Deleting", metadata.get("deletionTimestamp")),
+            ("Created", instant(metadata.get("creationTimestamp"))),
+            ("Deleting", instant(metadata.get("deletionTimestamp"))),
             ("UID", metadata.get("uid")),
         ]
     )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from api.manifest import MAX_BYTES, read_json, read_yaml, refuse
 from daemon.domain.errors import AdmissionError, Problem, StokerError
 
+FILES_OPTION = typer.Option("--filename", "-f", metavar="FILE|DIR|-", help="Manifests; of a folder those in it, too.")
+Files = Annotated[list[str], FILES_OPTION]
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 PLURALS = {"Host": "hosts", "ServingSpec": "servingspecs"}
 

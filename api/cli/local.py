@@ -41,10 +41,12 @@ def _helper() -> None:
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the store and the token.")] = None,
-    listen_host: Annotated[str | None, typer.Option(help="Address to listen on; loopback when not given.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of settings.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the store and the token.")] = None,
+    listen_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on; loopback when not given.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Port to listen on.")] = None,
 ) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT."""
     given = {"CONFIG": config, "DATA": data, "LISTEN_HOST": listen_host, "PORT": port}
@@ -55,7 +57,7 @@ def serve(
 
 
 def print_script(script: Annotated[Script, typer.Argument(help="Which one.")] = Script.HELPER) -> None:
-    """Print a script for an administrator who installs it by hand (see the README)."""
+    """Print a script, to be installed by hand (see the README)."""
     from daemon.host import gate_text, helper_text  # noqa: PLC0415 - only this command reads them
 
     sys.stdout.buffer.write(helper_text() if script is Script.HELPER else gate_text())

@@ -14,15 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.connect import connect
-from api.cli.files import read_all
+from api.cli.files import FILES_OPTION, read_all
 from api.cli.output import Format, Output, show
 from api.cli.text import line
 from daemon.domain.errors import StokerError
 
 _STATUS = "Exit status: 0 done, 1 refused or failed, 2 wrong usage"
-Files = Annotated[
-    list[str] | None, typer.Option("--filename", "-f", help="Manifests: a file, a folder (and those in it), or -.")
-]
+Files = Annotated[list[str] | None, FILES_OPTION]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,18 +30,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 def record(
-    host: Annotated[str | None, typer.Argument(help="The host's name; with -f not needed for the only one.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file to write, or - for output.")] = "-",
+    host: Annotated[
+        str | None, typer.Argument(metavar="HOST", help="The host's name; with -f not needed for the only one.")
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The file to write, or - for output.")
+    ] = "-",
     filename: Files = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the format as JSON Schema.")] = False,
     example: Annotated[
         bool, typer.Option("--example", help="Print one written by hand, with what may be left out.")
     ] = False,
 ) -> None:
-    """Keep one look at a host whole: each tool's output, exit status and time, secrets taken out.
+    """Keep one look at a host whole, as a file.
 
-    Asks the daemon; with -f the host itself, by its manifest and this machine's SSH settings (the helper must be on
-    the host already). Nothing is changed there. What `stoker replay` reads: send it with a bug report.
+    Each tool's output, exit status and time, secrets taken out. Asks the daemon; with -f the host itself, by its
+    manifest and this machine's SSH settings (the helper must be on the host already). Nothing is changed there.
+    What `stoker replay` reads: send it with a bug report.
     """
     if schema:
         from daemon.recording.form import RecordingForm  # noqa: PLC0415 - most commands do without
@@ -69,7 +72,8 @@ def _recorded(host: str | None, sources: list[str]) -> dict[str, Any]:
 
 
 def _write(recording: dict[str, Any], output: str) -> None:
-    text = json.dumps(recording, indent=1, ensure_ascii=False) + "\n"
+    # What a host's processes are called moves no terminal: there it is ASCII.
+    text = json.dumps(recording, indent=1, ensure_ascii=output == "-") + "\n"
     if output == "-":
         sys.stdout.write(text)
         return
@@ -85,21 +89,23 @@ def _write(recording: dict[str, Any], output: str) -> None:
 
 
 def replay(
-    file: Annotated[str, typer.Argument(help="The recording, JSON or YAML; - for input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The recording, JSON or YAML; - for input.")],
     filename: Files = None,
     looks: Annotated[
-        int, typer.Option(min=1, max=2, help="1: seen once. 2: seen twice, 1 s apart: what is signalled.")
+        int,
+        typer.Option(metavar="1|2", min=1, max=2, help="1: seen once. 2: seen twice, 1 s apart: what is signalled."),
     ] = 1,
     store: Annotated[
-        str, typer.Option(help="The store's uid in the marks; else the recording or the fence says.")
+        str, typer.Option(metavar="UID", help="The store's uid in the marks; else the recording or the fence says.")
     ] = "",
     output: Format = Output.JSON,
 ) -> None:
-    """Say what the daemon makes of a recording: what is known, whose each process is and why, and the plan.
+    """Say what the daemon makes of a recording.
 
-    Needs no host, no daemon and no token. Manifests are taken from -f, from further documents in the file, and from
-    what the daemon knew when it recorded. What is not in the recording is not known (NotRecorded). A process is
-    signalled only when two looks saw it: --looks 2 takes the recording as seen twice.
+    What is known, whose each process is and why, conditions, drift and the plan. Needs no host, no daemon and no
+    token. Manifests are taken from -f, from further documents in the file, and from what the daemon knew when it
+    recorded. What is not in the recording is not known (NotRecorded). A process is signalled only when two looks
+    saw it: --looks 2 takes the recording as seen twice.
     """
     from api.cli.recording_files import declared_in, read_recording  # noqa: PLC0415 - most commands do without
     from api.cli.replay_text import print_text  # noqa: PLC0415

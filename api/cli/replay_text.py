@@ -25,8 +25,10 @@ def print_text(said: dict[str, Any]) -> None:
     table(("OF", "CONDITION", "", "REASON", "MESSAGE"), rows)
     if said["drift"]:
         heading("drift")
-        drift = [(one["layer"], one["field"], one["declared"], one["observed"]) for one in said["drift"]]
-        table(("LAYER", "FIELD", "DECLARED", "OBSERVED"), drift)
+        drift = [
+            (one["unit"] or "-", one["layer"], one["field"], one["declared"], one["observed"]) for one in said["drift"]
+        ]
+        table(("UNIT", "LAYER", "FIELD", "DECLARED", "OBSERVED"), drift)
     heading("plan" + (f", not carried out: {said['withheld']}" if said["withheld"] else ""))
     for one in said["plan"]:
         what = f"{one['unit']} ({one['reason']}): {one['why']}" if one["unit"] else " ".join(map(str, one["pids"]))

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connect import API_KINDS, SHORT, connect, kind_of
+from api.cli.connect import API_KINDS, SHORT, HostName, KindName, ObjectName, connect, kind_of
 from api.cli.describe import describe_host, describe_spec, event_rows, observed, placements
-from api.cli.text import age, block, hanging, labels_text, line, safe, table
+from api.cli.text import age, block, hanging, instant, labels_text, line, safe, table
 from api.client import Client
 from api.manifest import write_yaml
 
@@ -31,8 +31,10 @@ class Output(StrEnum):
 
 
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
-Selector = Annotated[str, typer.Option("--selector", "-l", help="Labels that must hold: rack=r1,tier=gold.")]
-Count = Annotated[int, typer.Option("--number", "-n", min=1, max=1000, help="How many of the last.")]
+Selector = Annotated[
+    str, typer.Option("--selector", "-l", metavar="KEY=VALUE,…", help="Labels that must hold: rack=r1,tier=gold.")
+]
+Count = Annotated[int, typer.Option("--number", "-n", metavar="N", min=1, max=1000, help="How many of the last.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,8 +44,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def get(
-    kind: Annotated[str | None, typer.Argument(help="hosts or specs; both when not given.")] = None,
-    name: Annotated[str | None, typer.Argument(help="One object; all when not given.")] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="hosts or specs; both when not given.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One object; all when not given.")] = None,
     output: Format = Output.TABLE,
     selector: Selector = "",
 ) -> None:
@@ -64,15 +66,15 @@ def get(
         _tables(found, paused, selector, wide=output is Output.WIDE)
 
 
-def describe(kind: str, name: str, number: Count = 10) -> None:
-    """All about one object: conditions, drift, the plan, its last events with their evidence."""
+def describe(kind: KindName, name: ObjectName, number: Count = 10) -> None:
+    """One object in full: conditions, drift, the plan, events."""
     plural = kind_of(kind)
     with connect() as client:
         (describe_host if plural == "hosts" else describe_spec)(client, name, number)
 
 
 def events(
-    for_: Annotated[str | None, typer.Option("--for", help="NAME, host/NAME or spec/NAME.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", metavar="OBJECT", help="NAME, host/NAME or spec/NAME.")] = None,
     number: Count = 30,
     evidence: Annotated[bool, typer.Option("--evidence", "-e", help="With what each was concluded from.")] = False,
 ) -> None:
@@ -90,13 +92,12 @@ def events(
     else:
         for item in reversed(found):
             who = f"{SHORT.get(item['kind'], item['kind'])}/{item['name']}"
-            hanging(
-                f"{item['lastTimestamp']}  {item['severity']}  {who}  {item['reason']}  {item['message']}", indent=0
-            )
+            when = instant(item["lastTimestamp"])
+            hanging(f"{when}  {item['severity']}  {who}  {item['reason']}  {item['message']}", indent=0)
             block(item.get("evidence", ""), indent=6)
 
 
-def doctor(host: str) -> None:
+def doctor(host: HostName) -> None:
     """Each thing a host needs: ok, or what to do. Changes nothing."""
     with connect() as client:
         checks = client.doctor(host)
@@ -118,15 +119,15 @@ def _to_do(check: dict[str, Any]) -> str:
     return f"; to do: {check['remedy']}" if check.get("remedy") else ""
 
 
-def history(name: str) -> None:
-    """Every generation of a spec that was ever declared, and how earlier ones of that name ended."""
+def history(name: ObjectName) -> None:
+    """Every generation of a spec, and how earlier ones ended."""
     with connect() as client:
         found = client.history(name)
     rows = [(its["generation"], age(its["timestamp"]), its["actor"], its["uid"]) for its in found["revisions"]]
     table(("GENERATION", "AGE", "BY", "UID"), rows)
     for end in found["deletions"]:
         how = "abandoned" if end["abandoned"] else "deleted"
-        line(f"{how} {end['timestamp']} at generation {end['generation']} (uid {end['uid']})")
+        line(f"{how} {instant(end['timestamp'])} at generation {end['generation']} (uid {end['uid']})")
 
 
 def _items(client: Client, plural: str, name: str | None, selector: str) -> list[dict[str, Any]]:
@@ -141,7 +142,8 @@ def yaml_text(items: list[dict[str, Any]]) -> str:
 
 def _tables(found: dict[str, list[dict[str, Any]]], paused: dict[str, Any], selector: str, *, wide: bool) -> None:
     if paused.get("paused"):
-        line(f"PAUSED by {paused.get('by')} since {paused.get('since')}: nothing is changed; stoker resume ends it")
+        since = instant(paused.get("since"))
+        line(f"PAUSED by {paused.get('by')} since {since}: nothing is changed; stoker resume ends it")
     shown = 0
     for plural, items in found.items():
         if not items:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from api.cli.connect import connect
+from api.cli.connect import HostName, connect
 from api.cli.holders import not_known, stray_table
 from api.cli.show import Format, Output, yaml_text
 from api.cli.text import error_line, hanging, line
@@ -44,15 +44,18 @@ def add_to(app: typer.Typer) -> None:
 
 @strays.callback()
 def _strays() -> None:
-    """Who holds GPUs, needed ports and managed cgroups; strays [list] [HOST], or clear."""
+    """Who holds GPUs, needed ports and managed cgroups.
+
+    `strays [HOST]` is `strays list [HOST]`.
+    """
 
 
 def list_(
-    host: Annotated[str | None, typer.Argument(help="One host; all when not given.")] = None,
+    host: Annotated[str | None, typer.Argument(metavar="HOST", help="One host; all when not given.")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="With what belongs to a managed unit.")] = False,
     output: Format = Output.TABLE,
 ) -> None:
-    """Each process with its proof, what it holds, and what is done about it; as last seen."""
+    """Each process, its proof, what it holds, what is done; as last seen."""
     with connect() as client:
         names = [host] if host else [its["metadata"]["name"] for its in client.objects("hosts")]
         found = [client.strays(name, managed=all_) for name in names]
@@ -93,14 +96,17 @@ def _say_reported(found: dict[str, Any]) -> None:
 
 
 def clear(
-    host: str,
-    pid: Annotated[list[str], typer.Option("--pid", help="PID[,PID…], as `stoker strays HOST` lists them.")],
+    host: HostName,
+    pid: Annotated[list[str], typer.Option("--pid", metavar="PID[,PID…]", help="As `stoker strays HOST` lists them.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    timeout: Annotated[int, typer.Option(min=1, max=3600, help="Seconds to wait for their end.")] = 120,
+    timeout: Annotated[
+        int, typer.Option(metavar="SECONDS", min=1, max=3600, help="How long to wait for their end.")
+    ] = 120,
 ) -> None:
-    """End orphans by your word: it stands in for policy and budget, never for the proof.
+    """End orphans by your word.
 
-    Each is named to the daemon with its start, so that a pid used anew is never meant. TERM, the grace, then KILL.
+    It stands in for policy and budget, never for the proof. Each is named to the daemon with its start, so that a
+    pid used anew is never meant. TERM, the grace, then KILL.
     """
     pids = _pids(pid)
     with connect() as client:

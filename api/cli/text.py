@@ -10,7 +10,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.cells import cell_len
@@ -57,6 +57,16 @@ def age(stamp: str | None) -> str:
     except (ValueError, TypeError):
         return safe(stamp)
     return span(seconds)
+
+
+def instant(stamp: str | None) -> str:
+    """An ISO time to the second, in UTC, as the daemon's messages have it; "" for none."""
+    if not stamp:
+        return ""
+    try:
+        return datetime.fromisoformat(stamp).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        return safe(stamp)
 
 
 def span(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.files import read_all
+from api.cli.files import Files, read_all
 from api.cli.output import Format, Output, show
 from api.cli.text import block, hanging, heading, line
 from daemon.domain.errors import StokerError
@@ -33,12 +33,15 @@ def add_to(app: typer.Typer) -> None:
 
 def classify(
     engine: Annotated[Engine, typer.Option("--engine", "-e", help="Whose log it is.")],
-    file: Annotated[str, typer.Argument(help="The log of one start, oldest line first; - for input.")] = "-",
+    file: Annotated[
+        str, typer.Argument(metavar="LOG", help="The log of one start, oldest line first; - for input.")
+    ] = "-",
     output: Format = Output.JSON,
 ) -> None:
-    """Say why an engine failed, from its log or journal: class, whether to try again, hint, and the telling lines.
+    """Say why an engine failed, from its log or journal.
 
-    `progress` is null: how far a load has come is not read from logs in this version.
+    Its class, whether to try again, a hint, and the telling lines. `progress` is null: how far a load has come is
+    not read from logs in this version.
     """
     from daemon.engines.failures import classify as run  # noqa: PLC0415 - most commands do without
 
@@ -76,14 +79,13 @@ def _log(source: str) -> bytes:
 
 
 def check(
-    filename: Annotated[
-        list[str], typer.Option("--filename", "-f", help="Manifests: a file, a folder (and those in it), or -.")
-    ],
+    filename: Files,
     output: Format = Output.TEXT,
 ) -> None:
-    """Try specs without a daemon: what would be refused and why, the command line and the unit file of each role.
+    """Try specs without a daemon.
 
-    Cards' UUIDs and the store's own marks are known only on a host: in unit files they stand in capitals.
+    What would be refused and why, the command line and the unit file of each role. Cards' UUIDs and the store's own
+    marks are known only on a host: in unit files they stand in capitals.
     """
     from api.cli.checking import checked  # noqa: PLC0415 - most commands do without
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from api.cli.commands import app
 from daemon.domain.status import Condition, Event, Reason
 from daemon.store import Store, StoredInstance
 from tests.cli.cli_stage import NOW, Daemon
@@ -153,8 +156,10 @@ def test_yaml_of_get_can_be_applied_and_json_parsed(daemon: Daemon) -> None:
 def test_hostile_text_never_moves_the_terminal(daemon: Daemon, columns: str) -> None:
     applied(daemon)
     said(daemon, HOSTILE)
+    daemon.hands.recording = {"sections": {"processes": {"output": HOSTILE}}}
     environ = {"COLUMNS": columns} if columns else {}
     for command in (
+        ["record", "gpu-a"],
         ["get"],
         ["describe", "spec", "k26"],
         ["describe", "host", "gpu-a"],
@@ -226,6 +231,27 @@ def test_delete_and_abandon(daemon: Daemon) -> None:
     assert "abandoned" in daemon.stoker("history", "k26").stdout
     assert daemon.stoker("delete", "host", "gpu-a").stdout == "host/gpu-a forgotten; nothing was changed on it\n"
     assert daemon.stoker("delete", "host", "x", "--abandon").returncode == 2
+
+
+def test_help_is_whole_where_a_terminal_is_narrow() -> None:
+    asked: list[list[str]] = [[]]
+    for words in asked:
+        said = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
+        commands = re.findall(r"^  ([a-z]+)  +\S", said.partition("\nCommands:\n")[2], re.MULTILINE)
+        asked += [[*words, command] for command in commands]
+        assert not [row for row in said.splitlines() if row.endswith("...") and "COMMAND" not in row], said
+        assert not re.search(r"<(list|int|float|path)\b", said), said
+    assert len(asked) == 23
+
+
+def test_times_are_said_to_the_second_in_utc(daemon: Daemon) -> None:
+    applied(daemon)
+    assert re.search(
+        r"^Created: +2026-01-02T03:04:05Z$", daemon.stoker("describe", "host", "gpu-a").stdout, re.MULTILINE
+    )
+    assert "since 2026-01-02T03:04:05Z; stoker resume" in daemon.stoker("pause").stdout
+    assert "since 2026-01-02T03:04:05Z: nothing" in daemon.stoker("get").stdout
+    assert daemon.stoker("events", "-e", "-n", "1").stdout.startswith("2026-01-02T03:04:05Z  ")
 
 
 def test_pause_is_shown_until_resumed(daemon: Daemon) -> None:

@@ -198,6 +198,12 @@ def test_as_text_it_fits_and_says_whose_each_process_is_and_what_is_done(columns
     assert {"  signal-term 628 629", "  signal-cont 629"} <= set(lines)
 
 
+def test_as_text_each_drift_names_its_unit() -> None:
+    example = run("record", "--example").stdout
+    rows = [line.split() for line in run("replay", "-", "-o", "text", stdin=example).stdout.splitlines()]
+    assert ["stoker-llama.server.service", "running", "active", "active", "inactive"] in rows
+
+
 def test_the_schema_names_every_key_of_the_example() -> None:
     schema = said("record", "--schema")
     assert schema["properties"]["recording"]["const"] == "stoker/v1"
