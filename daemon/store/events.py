@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 from sqlalchemy import delete as sql_delete
 
 from daemon.domain.status import Event
@@ -19,6 +19,12 @@ MAX_MESSAGE_BYTES = 4 * 1024
 SAME_WITHIN = timedelta(minutes=10)
 
 _SAME = ("kind", "name", "reason", "message", "severity", "action", "result")
+_LAST_SAME = (
+    select(events.c.id, events.c.last_seen)
+    .where(*(events.c[column] == bindparam(column) for column in _SAME))
+    .order_by(events.c.last_seen.desc())
+    .limit(1)
+)
 
 
 class Events(Database):
@@ -68,9 +74,7 @@ def write_event(tx: Tx, event: Event, now: datetime, max_events: int) -> None:
 
 
 def _counted(tx: Tx, values: dict[str, str], now: datetime) -> bool:
-    same = [events.c[column] == values[column] for column in _SAME]
-    query = select(events.c.id, events.c.last_seen).where(*same).order_by(events.c.last_seen.desc()).limit(1)
-    found = tx.connection.execute(query).one_or_none()
+    found = tx.connection.execute(_LAST_SAME, {column: values[column] for column in _SAME}).one_or_none()
     # A clock that was set back must neither hide an event nor make its last time run backwards.
     if found is None or abs(now - found.last_seen) >= SAME_WITHIN:
         return False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 from sqlalchemy import delete as sql_delete
 
 from daemon.domain.errors import Conflict, NotFound
@@ -14,6 +14,19 @@ from daemon.store.database import Database, Tx
 from daemon.store.records import remember_place
 from daemon.store.rows import HostIdentity, StoredInstance
 from daemon.store.schema import identities, instances, objects
+
+# Statements that are asked at every pass are built once: building one takes longer than SQLite takes to answer it.
+_OF_HOST, _OF_SPEC = instances.c.host == bindparam("host"), instances.c.spec_uid == bindparam("spec_uid")
+_ALL = select(instances).order_by(instances.c.host, instances.c.unit, instances.c.role, instances.c.spec_uid)
+_LISTED = {  # by whether a host and a spec are given
+    (False, False): _ALL,
+    (True, False): _ALL.where(_OF_HOST),
+    (False, True): _ALL.where(_OF_SPEC),
+    (True, True): _ALL.where(_OF_HOST, _OF_SPEC),
+}
+_ONE = select(instances).where(_OF_HOST, _OF_SPEC, instances.c.role == bindparam("role"))
+_OWNER = select(objects.c.uid).where(objects.c.uid == bindparam("uid"))
+_IDENTITY = select(identities).where(identities.c.uid == bindparam("uid"))
 
 
 class Instances(Database):
@@ -43,8 +56,8 @@ class Instances(Database):
         """
 
         def wanted(connection: Connection) -> StoredInstance | None:
-            key = (instances.c.spec_uid == spec_uid, instances.c.role == role, instances.c.host == host)
-            row = connection.execute(select(instances).where(*key)).one_or_none()
+            key = {"spec_uid": spec_uid, "role": role, "host": host}
+            row = connection.execute(_ONE, key).one_or_none()
             found = new if row is None else _instance(row)
             changed = None if found is None else change(found)
             return None if row is not None and changed == found else changed
@@ -62,12 +75,10 @@ class Instances(Database):
 
     async def instances(self, host: str | None = None, spec_uid: str | None = None) -> tuple[StoredInstance, ...]:
         """Instances, all or of one host or one spec, ordered by host, unit and role."""
-        query = select(instances).order_by(instances.c.host, instances.c.unit, instances.c.role, instances.c.spec_uid)
-        if host is not None:
-            query = query.where(instances.c.host == host)
-        if spec_uid is not None:
-            query = query.where(instances.c.spec_uid == spec_uid)
-        return await self._read(lambda connection: tuple(_instance(row) for row in connection.execute(query)))
+        query = _LISTED[host is not None, spec_uid is not None]
+        of = {"host": host, "spec_uid": spec_uid}
+        asked = {name: value for name, value in of.items() if value is not None}
+        return await self._read(lambda connection: tuple(_instance(row) for row in connection.execute(query, asked)))
 
     async def remove_instance(self, spec_uid: str, role: str, host: str) -> bool:
         """Forget an instance; whether there was one. That it was there stays known for its spec's tombstone."""
@@ -130,7 +141,7 @@ def _fills(old: HostIdentity, seen: HostIdentity) -> bool:
 
 
 def _check_owner(tx: Tx, uid: str) -> None:
-    if tx.connection.execute(select(objects.c.uid).where(objects.c.uid == uid)).one_or_none() is None:
+    if tx.connection.execute(_OWNER, {"uid": uid}).one_or_none() is None:
         raise NotFound(f"the object with uid {uid} does not exist")
 
 
@@ -149,7 +160,7 @@ def _check_taken(connection: Connection, seen: HostIdentity) -> None:
 
 
 def _identity(connection: Connection, uid: str) -> HostIdentity | None:
-    row = connection.execute(select(identities).where(identities.c.uid == uid)).one_or_none()
+    row = connection.execute(_IDENTITY, {"uid": uid}).one_or_none()
     if row is None:
         return None
     return HostIdentity(row.uid, row.machine_id, row.container, tuple(row.gpu_uuids), row.first_seen)

@@ -5,22 +5,27 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from daemon.store.database import Tx
 from daemon.store.rows import Kind, StoredObject
 from daemon.store.schema import counters, history, objects, places
 
+# Statements that are asked at every pass are built once: building one takes longer than SQLite takes to answer it.
+_NAMED = select(objects).where(objects.c.kind == bindparam("kind"), objects.c.name == bindparam("name"))
+_OF_UID = select(objects).where(objects.c.uid == bindparam("uid"))
+_VERSION = select(counters.c.value).where(counters.c.name == "resource_version")
+
 
 def find(connection: Connection, kind: Kind, name: str) -> StoredObject | None:
     """The object that has the name now."""
-    row = connection.execute(select(objects).where(objects.c.kind == kind, objects.c.name == name)).one_or_none()
+    row = connection.execute(_NAMED, {"kind": kind, "name": name}).one_or_none()
     return None if row is None else to_object(row)
 
 
 def find_uid(connection: Connection, uid: str) -> StoredObject | None:
     """The object of that uid, unless it is gone."""
-    row = connection.execute(select(objects).where(objects.c.uid == uid)).one_or_none()
+    row = connection.execute(_OF_UID, {"uid": uid}).one_or_none()
     return None if row is None else to_object(row)
 
 
@@ -36,8 +41,7 @@ def values_of(item: StoredObject) -> dict[str, Any]:
 
 def present_version(connection: Connection) -> int:
     """The store's resource_version: equal means that no object was made, changed or removed, by any process."""
-    query = select(counters.c.value).where(counters.c.name == "resource_version")
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(_VERSION).scalar_one())
 
 
 def rewrite(tx: Tx, changed: StoredObject) -> None:

@@ -6,13 +6,28 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, insert, select, update
 from sqlalchemy import delete as sql_delete
 
 from daemon.domain.status import Condition
 from daemon.store.database import Database, Tx, snapshot
 from daemon.store.rows import JsonObject, Kind, StoredCondition, StoredStatus
 from daemon.store.schema import canonical, conditions, objects, statuses
+
+
+def _asked(*which: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+    """Statuses and conditions of some objects. Built once: building one takes longer than SQLite takes to answer it."""
+    said = select(statuses.c.uid, statuses.c.status, statuses.c.updated_at)
+    return (
+        said.join(objects, objects.c.uid == statuses.c.uid).where(*which),
+        select(conditions).join(objects, objects.c.uid == conditions.c.uid).where(*which).order_by(conditions.c.type),
+    )
+
+
+_OWNER = select(objects.c.kind, objects.c.name).where(objects.c.uid == bindparam("uid"))
+_OF_UID = _asked(objects.c.uid == bindparam("uid"))
+_OF_KIND = _asked(objects.c.kind == bindparam("kind"))
+_ONE = _asked(objects.c.kind == bindparam("kind"), objects.c.uid == bindparam("uid"))
 
 
 class Status(Database):
@@ -36,16 +51,15 @@ class Status(Database):
 
     async def status(self, kind: Kind, uid: str) -> StoredStatus | None:
         """What was last said of one object, None when nothing was."""
-        which = (objects.c.kind == kind, objects.c.uid == uid)
-        return (await self._read(lambda connection: _seen(connection, *which))).get(uid)
+        return (await self._read(lambda connection: _seen(connection, _ONE, kind=kind, uid=uid))).get(uid)
 
     async def statuses(self, kind: Kind) -> dict[str, StoredStatus]:
         """What was last said of every object of a kind, by uid."""
-        return await self._read(lambda connection: _seen(connection, objects.c.kind == kind))
+        return await self._read(lambda connection: _seen(connection, _OF_KIND, kind=kind))
 
 
 def _put(tx: Tx, uid: str, status: JsonObject, wanted: dict[str, Condition], now: datetime) -> bool:
-    owner = tx.connection.execute(select(objects.c.kind, objects.c.name).where(objects.c.uid == uid)).one_or_none()
+    owner = tx.connection.execute(_OWNER, {"uid": uid}).one_or_none()
     if owner is None or not _differs(tx.connection, uid, status, wanted):
         return False
     found = _one(tx.connection, uid)
@@ -102,19 +116,17 @@ def _clean(text: str) -> str:
 
 
 def _one(connection: Connection, uid: str) -> StoredStatus | None:
-    return _statuses(connection, objects.c.uid == uid).get(uid)
+    return _statuses(connection, _OF_UID, uid=uid).get(uid)
 
 
-def _seen(connection: Connection, *which: ColumnElement[bool]) -> dict[str, StoredStatus]:
+def _seen(connection: Connection, asked: tuple[Select[Any], Select[Any]], **of: str) -> dict[str, StoredStatus]:
     with snapshot(connection):
-        return _statuses(connection, *which)
+        return _statuses(connection, asked, **of)
 
 
-def _statuses(connection: Connection, *which: ColumnElement[bool]) -> dict[str, StoredStatus]:
-    columns: tuple[Any, ...] = (statuses.c.uid, statuses.c.status, statuses.c.updated_at)
-    rows = connection.execute(select(*columns).join(objects, objects.c.uid == statuses.c.uid).where(*which)).all()
+def _statuses(connection: Connection, asked: tuple[Select[Any], Select[Any]], **of: str) -> dict[str, StoredStatus]:
+    rows = connection.execute(asked[0], of).all()
     said: dict[str, list[StoredCondition]] = {row.uid: [] for row in rows}
-    query = select(conditions).join(objects, objects.c.uid == conditions.c.uid).where(*which)
-    for uid, *values in connection.execute(query.order_by(conditions.c.type)):
+    for uid, *values in connection.execute(asked[1], of):
         said[uid].append(StoredCondition(*values))
     return {row.uid: StoredStatus(row.uid, row.status, tuple(said[row.uid]), row.updated_at) for row in rows}
