@@ -313,6 +313,13 @@ candidates() { # whose environment can be read, and who is gone: asked after all
     mark sockets "$whole_code"
 }
 
+shorten() { # sets $size: a thousand long command lines of others hide nobody; those of main processes stay whole
+    # shellcheck disable=SC2086
+    apart=$(printf '%s\\|' $mains)0
+    sed "\\#^/proc/\\($apart\\)/#!s/^\\(.\\{4096\\}\\).*/\\1/" "$T/processes" >"$T/shortened" || return
+    data=$T/shortened size=$(wc -c <"$T/shortened")
+}
+
 users() { # passwd entries of the uids seen; a directory service may be slow, so it is bounded as well
     uids=' '
     while read -r _ uid _; do

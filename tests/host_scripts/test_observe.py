@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,6 +187,42 @@ def test_hostile_command_line_is_only_text(box: Box) -> None:
     with holding(box, "sh", "-c", "read _ </dev/tty; sleep 60", forged) as pid:
         seen = known(look(box).processes)
     assert not seen or seen[pid].argv[-1] == forged
+
+
+@contextmanager
+def crowd(box: Box, size: int, *argv: str) -> Iterator[int]:
+    """The leader of so many processes of one command line, each with a device of the box open."""
+    code = (
+        f"import os, time\nfor _ in range({size}):\n    if not os.fork():\n        break\n"
+        "else:\n    print(flush=True)\ntime.sleep(60)"
+    )
+    device = box.path("dev/nvidia3")
+    device.touch()
+    command = [sys.executable, "-c", code, *argv]
+    with device.open("rb") as opened:
+        process = subprocess.Popen(command, stdin=opened, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_long_command_lines_of_many_processes_hide_nobody(box: Box) -> None:
+    """Each worker of a trainer has its command line once more; a main process's own is compared, and stays whole."""
+    files = ["y" * 100_000, "z" * 100_000]
+    with crowd(box, 30, *files) as leader:
+        box.path(f"units/{UNIT}").write_text("[Service]\n", encoding="utf-8")
+        box.path("systemctl/show").write_text(show(UNIT, leader), encoding="utf-8")
+        seen = known(look(box, f"unit {UNIT}").processes)
+    here = [one for one in seen.values() if one.pgrp == leader]
+    assert not seen or len(here) == 31
+    for one in here:
+        assert one.argv[:2] == (sys.executable, "-c")
+        assert (one.argv[3:] == tuple(files)) is (one.id.pid == leader)
+        assert one.id.pid == leader or len("".join(one.argv)) < 5_000
 
 
 def test_driver_row_names_a_process_of_this_host(box: Box) -> None:
