@@ -291,6 +291,15 @@ def _argv(shape: Shape, birth: Birth) -> tuple[str, ...]:
             return ("/usr/bin/python3", "-c", "import time; time.sleep(1e6)")
         case "trainer":
             return ("/usr/bin/python3", "train.py", "--model", "/models/m0")
+        case "spoken":
+            return (
+                "/usr/bin/python3",
+                "train.py",
+                "--log",
+                "/var/log/sglang.launch_server.log",
+                "--then",
+                "vllm serve",
+            )
         case "bash":
             return ("-bash",)
         case "exporter":

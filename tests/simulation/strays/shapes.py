@@ -14,7 +14,7 @@ Home = Literal[
     "lxc", "inner", "dead-docker", "open-session", "closed-session",
 ]  # fmt: skip
 Mark = Literal["ours", "other", "none", "veiled"]
-Guise = Literal["argv", "title", "renamed", "python", "trainer", "bash", "exporter", "kept"]
+Guise = Literal["argv", "title", "renamed", "python", "trainer", "spoken", "bash", "exporter", "kept"]
 Parent = Literal["init", "shell", "session-shell", "user-manager", "supervisor"]
 Fate = Literal["easy", "deaf", "stopped", "stuck", "defunct"]
 
@@ -85,6 +85,7 @@ _SESSION, _SERVES = "in a login session with a living leader", "it serves"
 FOREIGN: tuple[Shape, ...] = (
     Shape("trainer on the card", _SESSION, home="open-session", guise="trainer", own_user=False),
     Shape("python next to it", "everything else", guise="python"),
+    Shape("trainer whose arguments name an engine", "everything else", guise="spoken"),
     Shape("another title and no mark", "everything else", guise="renamed", parent="shell"),
     Shape("same argv, other user", "another uid than the unit's", guise="argv", own_user=False),
     Shape("same title, other user, our marks", "another uid than the unit's", mark="ours", own_user=False),
