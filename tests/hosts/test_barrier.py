@@ -1,14 +1,21 @@
-"""The clean barrier on real hosts: memory that comes back slowly, a squatter on a derived port, memory nobody holds."""
+"""The clean barrier on real hosts: memory that comes back slowly, a squatter on a derived port, memory nobody holds.
+
+And a driver's tool that hangs for ever: it costs one look its limit, and no start its gate.
+"""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 from harness import TestHost, bystanders
 
+from tests.hosts.edges import actions
 from tests.hosts.running import Daemon, sglang
 
 pytestmark = [pytest.mark.hosts, pytest.mark.strays]
 UNIT = "stoker-m.server.service"
+LIMIT_S = 5.0  # what a look waits for one tool
 
 
 def show(host: TestHost, name: str) -> str:
@@ -136,3 +143,36 @@ def test_a_full_shared_memory_is_told_and_its_start_follows_when_there_is_room(d
     assert show(host, "ActiveState") == "inactive"
     host.sh("rm /dev/shm/theirs")
     daemon.ready("m")
+
+
+SMI = "pgrep -f '^[^ ]*python3[^ ]* .*/nvidia-smi |^nvidia-smi '"
+
+
+def test_a_driver_tool_in_state_d_delays_one_look_and_touches_nothing(daemon: Daemon, host: TestHost) -> None:
+    """It survives the KILL of its limit; while it is there no second one is started, and looks take no longer."""
+    daemon.put_host("a", host, period="1s")
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    before, done = daemon.ready("m"), actions(daemon)
+    host.gpu_mode("hang deaf")
+    host.wait_until(SMI)
+    hung = int(host.sh(SMI).stdout.split()[0])
+    host.freeze(hung)
+    try:
+        timed_out = lambda: daemon.condition("host", "a", "GPUsReady")["reason"] == "ToolTimedOut"  # noqa: E731
+        daemon.wait(timed_out, "the look that waited for it", 30)
+        assert daemon.condition("host", "a", "GPUsReady")["status"] == "Unknown"
+        looks, began = daemon.metric("stoker_reconcile_total", result="ok"), time.monotonic()
+        daemon.wait(lambda: daemon.metric("stoker_reconcile_total", result="ok") >= looks + 8, "eight looks", 60)
+        took_s = time.monotonic() - began
+        assert took_s < 8 * LIMIT_S * 3 / 4, f"eight looks in {took_s:.1f} s: each waits for it"
+        assert host.sh(SMI).stdout.split() == [str(hung)], "another one was started"
+        assert (show(host, "InvocationID"), actions(daemon)) == (before["invocation"], done)
+        host.sh(f"kill -KILL {before['main_pid']}")
+        host.wait_until(f'test "$(systemctl show {UNIT} -p SubState --value)" = running', timeout_s=40)
+        daemon.wait(lambda: daemon.instance("m").get("invocation") != before["invocation"], "the new start", 30, "m")
+        daemon.ready("m", 60)
+    finally:
+        host.thaw()
+    host.gpu_mode()
+    daemon.wait(lambda: daemon.condition("host", "a", "GPUsReady")["status"] == "True", "cards known again", 30)
+    assert actions(daemon) == done
