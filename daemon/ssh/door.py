@@ -124,7 +124,11 @@ async def _connect(
     door: _Door,
     keys: list[asyncssh.SSHKeyPair] | None,
 ) -> asyncssh.SSHClientConnection:
-    """`config=None` and everything explicit: by default asyncssh reads the user's ssh files and asks their agent."""
+    """`config=None` and everything explicit: by default asyncssh reads the user's ssh files and asks their agent.
+
+    No `connect_timeout` of its own (`connect` has one): asyncssh 2.24 hands that to `asyncio.wait_for`, which in
+    Python 3.11 drops a cancellation that meets the result, so that a caller who was to end would go on.
+    """
     return await asyncssh.connect(
         ssh.address,
         ssh.port,
@@ -139,7 +143,6 @@ async def _connect(
         preferred_auth=("publickey",),
         gss_host=None,
         utf8_decode_errors="replace",
-        connect_timeout=settings.connect_timeout_s + settings.login_timeout_s,
         login_timeout=settings.login_timeout_s,
         keepalive_interval=settings.keepalive_s,
         keepalive_count_max=settings.keepalive_count,

@@ -135,3 +135,19 @@ async def test_a_local_host_has_a_local_road_and_is_no_jump_host() -> None:
         assert isinstance(roads.road("here", local), LocalRoad)
         with fails(Reason.UNREACHABLE):
             await roads.road("target", spec_of(sshd, jump="here")).run(("true",), b"", 5)
+
+
+async def test_a_call_cancelled_as_its_connection_comes_is_cancelled() -> None:
+    """At each of the loop's rounds around the login: its caller, who is told to end, must not go on."""
+    async with serve() as sshd, pool() as roads:
+        for rounds in range(40):
+            before = sshd.logins
+            calling = asyncio.ensure_future(roads.road(f"target-{rounds}", spec_of(sshd)).run(("true",), b"", 5))
+            while sshd.logins == before:
+                await asyncio.sleep(0)
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            if not calling.cancel():
+                break
+            await asyncio.wait([calling])
+            assert calling.cancelled(), f"{rounds} rounds of the loop after the login"
