@@ -7,7 +7,6 @@ One `TaskGroup` holds everything; the broad catch of the worker's edge is here a
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -16,8 +15,9 @@ from typing import Any
 
 import structlog
 
-from daemon.bus import Manners, Seams, Watches, WatchLimits
+from daemon.bus import Seams, Watches
 from daemon.by_hand import ByHand, record_look, take_over
+from daemon.chosen import ssh_settings, watch_limits
 from daemon.doctor import examine
 from daemon.domain.errors import StokerError, TransportError
 from daemon.domain.host import HostSpec
@@ -35,7 +35,7 @@ from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.record import end_deletion
 from daemon.sampled import Shown, startup_s
 from daemon.settings import Settings, monotonic, wall_clock
-from daemon.ssh import Road, Roads, SshSettings
+from daemon.ssh import Road, Roads
 from daemon.store import Store
 from daemon.store.rows import Change, StoredInstance
 from daemon.strays import Strays
@@ -73,7 +73,7 @@ class Controller:
         self._queue: WorkQueue[str] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._fence: Fence | None = None
-        self._watches = Watches(_watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
+        self._watches = Watches(watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
         self.strays = Strays(store, self._memories.get, self.poke, clock, wall)
         self.metrics = Metrics(self._sample)
         store.time_writes(clock, self.metrics.wrote)
@@ -372,23 +372,3 @@ class Controller:
     def _host_now(self, name: str, memory: HostMemory) -> HostNow:
         age_s = None if memory.looked_at_s is None else self._clock() - memory.looked_at_s
         return HostNow(name, age_s, self._watches.is_up(name), self._watches.signals(name))
-
-
-def ssh_settings(settings: Settings) -> SshSettings:
-    """How this machine's settings prove it to hosts."""
-    return SshSettings(
-        identity=settings.ssh_identity,
-        agent=os.environ.get("SSH_AUTH_SOCK") if settings.ssh_agent else None,
-        known_hosts=settings.ssh_known_hosts,
-        accept_unknown_host_keys=settings.accept_unknown_host_keys,
-        connect_timeout_s=settings.connect_timeout_s,
-        login_timeout_s=settings.login_timeout_s,
-    )
-
-
-def _watch_limits(settings: Settings) -> WatchLimits:
-    return WatchLimits(
-        Manners(settings.watch_answer_s, settings.watch_ping_s, settings.watch_spacing_s),
-        retry_s=settings.watch_retry_s,
-        unwatched_period_s=settings.unwatched_period_s,
-    )

@@ -8,7 +8,7 @@ from typing import Any
 from api.cli.files import Found
 from api.cli.recording_files import declared_in
 from daemon.by_hand import ByHand, look_json, whole
-from daemon.controller import ssh_settings
+from daemon.chosen import ssh_settings
 from daemon.domain.errors import StokerError
 from daemon.domain.host import HostSpec
 from daemon.install import ensure_helper
