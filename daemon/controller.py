@@ -94,11 +94,23 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
+                group.create_task(self._end_with_the_others(self._queue))
                 group.create_task(self._watch_store())
                 for _ in range(self._settings.workers):
                     group.create_task(self._work(reconciler))
         finally:
             self._group = None
+
+    async def _end_with_the_others(self, queue: WorkQueue[str]) -> None:
+        """Once all are cancelled: no work is handed out, none is begun, and no command is waited for.
+
+        A task that missed its one cancellation would else go on for ever, and the group, which waits for it, as well.
+        """
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._group = None
+            queue.shutdown()
             await self._roads.close()
 
     def ready(self) -> bool:

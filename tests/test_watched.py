@@ -70,15 +70,17 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def running(tmp_path: Path, road: Watched) -> AsyncIterator[Stage]:
+async def running(
+    tmp_path: Path, road: Watched, pool: OneRoad | None = None, mode: str = "observe"
+) -> AsyncIterator[Stage]:
     """A controller that observes host `a`, on which unit `stoker-m.server.service` is declared, every hour."""
     async with asyncio.timeout(30), Store.open(tmp_path / "stoker.db") as store, asyncio.TaskGroup() as group:
         road.bus._server = group
-        host = HostSpec.model_validate({"ssh": {"address": "192.0.2.1"}, "mode": "observe", "period": "60m"})
+        host = HostSpec.model_validate({"ssh": {"address": "192.0.2.1"}, "mode": mode, "period": "60m"})
         await store.put("Host", "a", host.model_dump(mode="json"), actor="t", now=NOW)
         await store.put("ServingSpec", "m", spec("m").model_dump(mode="json"), actor="t", now=NOW)
         settings = Settings(data=tmp_path, helper_auto_install=False, **QUICK)  # type: ignore[arg-type]
-        controller = Controller(store, settings, roads=OneRoad(road))  # type: ignore[arg-type]
+        controller = Controller(store, settings, roads=pool or OneRoad(road))  # type: ignore[arg-type]
         run = group.create_task(controller.run())
         yield Stage(store, controller)
         run.cancel()
