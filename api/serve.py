@@ -1,12 +1,13 @@
 """The composition root: settings, store, controller and application put together, started, and stopped cleanly.
 
 Run as `python -P -m api.serve`: `stoker serve` becomes this process. Everything is chosen by the environment, see
-`daemon.settings`. The first SIGTERM or SIGINT lets requests end; a second one ends at once.
+`daemon.settings`. The first SIGTERM or SIGINT lets requests end; a second one ends at once, and so does time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 import uvicorn
@@ -30,6 +31,7 @@ from daemon.settings import Settings, load_settings, wall_clock
 from daemon.store import Store
 
 GRACEFUL_SHUTDOWN_S = 10
+ENDS_WITHIN_S = GRACEFUL_SHUTDOWN_S + 10  # each wait after that of the API is bounded by less
 KEEP_ALIVE_S = 30
 MAX_REQUESTS_AT_ONCE = 200
 log = structlog.get_logger("stoker")
@@ -168,36 +170,49 @@ def _console() -> Any:
 async def _serve_until_signal(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    ours = asyncio.current_task()
 
     def asked() -> None:
-        if stop.is_set() and ours is not None:
-            ours.cancel()
+        if stop.is_set():
+            _leave(130)
         stop.set()
+        loop.call_later(ENDS_WITHIN_S, _give_up)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
     await serve(settings, stop=stop)
 
 
+def _give_up() -> None:
+    """Something waits for something else: say what, of the tasks and of the threads."""
+    log.error("not ended in time: given up", waiting=[repr(task)[:300] for task in asyncio.all_tasks()][:30])
+    faulthandler.dump_traceback(sys.stderr)
+    _leave(1)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process as it is. What was acknowledged survives that, as it does kill -9."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main() -> int:
-    """Serve with the settings of the environment; the exit status."""
+    """Serve with the settings of the environment; the exit status. Loop and threads stay, see below."""
     os.umask(0o077)
     try:
         settings = load_settings(os.environ)
         set_up_logs(settings)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve_until_signal(settings))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve_until_signal(settings))
     except StokerError as error:
         print(f"stoker: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
         log.error("broken", exc_info=group)
         return 1
-    except asyncio.CancelledError:
-        return 130
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Not sys.exit: closing the loop, and Python's own end, wait for threads, and one that asks a name server which does
+    # not answer, or reads a file of a dead disk, cannot be told to end.
+    _leave(main())
