@@ -45,8 +45,9 @@ match($0, /Xid \([^)]*\): [0-9]+/) { keep(substr($0, RSTART, RLENGTH)); next }
 match($0, /stoker: GPU [0-9A-Fa-f:.]+ is well/) { keep(substr($0, RSTART, RLENGTH)); next }
 /oom-kill:constraint=/ && match($0, /,pid=[0-9]+,uid=/) { keep("group " substr($0, RSTART, RLENGTH)); next }
 match($0, /[Kk]ill(ed)? process [0-9]+/) { keep("victim " substr($0, RSTART, RLENGTH)) }
-END { for (i = 1; i <= m; i++) if (at[key_of[i]] == i) whole[++w] = line[i]
-    for (i = (w > 200 ? w - 199 : 1); i <= w; i++) print whole[i] }'
+END { for (i = 1; i <= m; i++) if (at[key_of[i]] == i) total[kind(i)]++
+    for (i = 1; i <= m; i++) if (at[key_of[i]] == i && ++n_of[kind(i)] > total[kind(i)] - 200) print line[i] }
+function kind(i) { return key_of[i] ~ /^(group|victim) / } # a container that is ended for memory for ever hides no card'
 
 read_kernel() { # LIMIT: the ring of the kernel, into what is kept; in a process of its own, which may outlive the look
     # shellcheck disable=SC2016

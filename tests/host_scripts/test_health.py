@@ -147,6 +147,24 @@ def test_a_flood_of_errors_is_kept_as_one_line_for_each_card_and_code(box: Box) 
     assert box.path("run/kernel/lines").stat().st_size < 1000
 
 
+def test_a_flood_of_processes_ended_for_memory_hides_no_card(box: Box) -> None:
+    """Each such process has two lines of its own: a container that ends so again and again soon has hundreds."""
+    killed = [
+        line
+        for pid in range(1000, 1300)
+        for line in (
+            f"[{pid}.1] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/x,task=python,pid={pid},uid=0",
+            f"[{pid}.2] Memory cgroup out of memory: Killed process {pid} (python) total-vm:1kB, anon-rss:1kB",
+        )
+    ]
+    with_driver(box)
+    with_kernel_log(box, XID, *killed)
+    seen = look(box)
+    assert not isinstance(seen.kernel, Unknown)
+    assert [xid.code for xid in seen.kernel.xids] == [79]
+    assert [kill.pid for kill in seen.kernel.kills] == list(range(1250, 1300))
+
+
 def test_a_kernel_log_that_is_closed_is_unknown(box: Box) -> None:
     box.tool("dmesg", "#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted' >&2\nexit 1\n")
     kernel = look(box).kernel
