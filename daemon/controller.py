@@ -362,10 +362,9 @@ class Controller:
     async def _ask_serves(self, name: str, memory: HostMemory, prober: Prober, question: ServeQuestion) -> None:
         try:
             serves = await prober.serves(question.ports, question.patience_s)
-            fact = memory.strays.get(question.process)
-            if fact is not None and serves is not None:
-                memory.strays[question.process] = replace(fact, serves=serves, asked_at_s=self._clock())
-            self.poke(name)
+            if serves is not None:  # else it is asked again by a later pass: not at once, which might go on for ever
+                memory.note_serves(question, serves, self._clock())
+                self.poke(name)
         finally:
             memory.asking.discard(question.process)
 

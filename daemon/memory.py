@@ -12,6 +12,8 @@ from daemon.domain.actions import Action, PutUnit, RemoveUnit, SetAside, Signal,
 from daemon.domain.observation import Observation, ProcessId, Unit, Unknown
 from daemon.domain.status import Reason
 from daemon.planner.cards import Card, seen
+from daemon.planner.clearing import ServeQuestion
+from daemon.planner.holders import answered
 from daemon.planner.plan import Plan
 from daemon.planner.waits import Wait
 from daemon.planner.world import Desired, EffectiveFact, ProbeFact, StrayFact, World
@@ -154,6 +156,12 @@ class HostMemory:
                 self.strays[target] = replace(fact, term_at_s=now_s)
             elif fact is not None and signal == "KILL":
                 self.strays[target] = replace(fact, kill_at_s=now_s)
+
+    def note_serves(self, question: ServeQuestion, serves: bool, now_s: float) -> None:
+        """Whether its tree serves, as it was answered now."""
+        fact = self.strays.get(question.process)
+        if fact is not None:
+            self.strays[question.process] = answered(fact, question.ports, serves, now_s)
 
     def _see_health(self, look: Observation) -> None:
         """Which cards are well again since the last look."""

@@ -224,9 +224,10 @@ def _remember(
     for process in _by_hand(form):
         if process.serves is not None:
             serves[str(process.pid)] = process.serves
+    ports = () if isinstance(look.listeners, Unknown) else tuple(listener.port for listener in look.listeners)
     for identity, fact in list(memory.strays.items()):
         if (answer := serves.get(str(identity.pid))) is not None:
-            memory.strays[identity] = replace(fact, serves=answer, asked_at_s=now_s)
+            memory.strays[identity] = replace(fact, serves=answer, asked_at_s=now_s, ports=ports)
     _remember_signals(memory, form, now_s)
 
 

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from daemon.controller import Controller
+from daemon.domain.observation import ProcessId
+from daemon.memory import HostMemory
+from daemon.planner.clearing import ServeQuestion
+from daemon.planner.world import StrayFact
 from daemon.ready import Prober
 from daemon.settings import Settings
 from daemon.store import Store
+from daemon.workqueue import WorkQueue
 from tests.probes.reference import frame
 
 pytestmark = pytest.mark.main_job
@@ -152,3 +157,21 @@ class Tool(Port):
 async def test_a_request_that_could_not_be_made_is_no_answer(response: tuple[int, bytes], serves: bool | None) -> None:
     """Law 1: what was not asked does not say that it does not serve, and nobody is ended for it."""
     assert await Prober(Tool(response)).serves((9000,), 1.0) is serves
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize(("listening", "looks"), [([(*NEAR, True)], 1), ([(*NEAR, False), (*NEAR, False)], 0)])
+async def test_an_answer_makes_a_look_at_once_and_none_makes_no_loop(
+    tmp_path: Path, listening: list[tuple[str, str, bool]], looks: int
+) -> None:
+    """Without an answer the next pass asks again: were it to come at once, it would go round without end."""
+    stray = ProcessId(100, 7)
+    async with Store.open(tmp_path / "stoker.db") as store:
+        controller = Controller(store, Settings(data=tmp_path))
+        controller._queue = WorkQueue(asyncio.get_running_loop(), lambda: 0.5)
+        memory = HostMemory(strays={stray: StrayFact(0.0)}, asking={stray})
+        question = ServeQuestion(stray, (9000,), 1.0)
+        await controller._ask_serves("a", memory, Prober(Port(*listening)), question)
+        assert len(controller._queue) == looks
+        assert memory.asking == set()
+        assert memory.strays[stray].serves is (True if looks else None)

@@ -63,8 +63,7 @@ class Stage:
         for wanted in done.plan.probes if probe else ():
             self.memory.probes[wanted.unit] = ProbeFact(wanted.invocation, self.now(), True, Reason.GENERATED, "")
         for question in done.plan.questions:
-            fact = self.memory.strays[question.process]
-            self.memory.strays[question.process] = replace(fact, serves=False, asked_at_s=self.now())
+            self.memory.note_serves(question, False, self.now())
         self.box.step(step)
         return done
 

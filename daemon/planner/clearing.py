@@ -25,6 +25,7 @@ LOOK_GOOD_S = 30.0
 SURVIVES_KILL_S = 10.0
 HEAD_START_S = 5.0  # at most a quarter of the grace
 MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
+ASK_AGAIN_S = 5.0  # what gave no answer is asked again no sooner
 LIKELY_PATIENCE_S = 15.0  # a saturated server of somebody else answers late
 _LEVELS: tuple[StrayLimit, ...] = ("report", "orphans", "any")
 
@@ -72,7 +73,8 @@ def clear_strays(world: World, look: Observation, holders: Holders | Unknown) ->
             send[signal].append(holder)
     actions = tuple(_signal(name, found, world) for name, found in send.items() if found)
     moves = any(v.reason in (Reason.OK, Reason.NOT_OBSERVED_YET) for v in verdicts)
-    return Clearing(actions, verdicts, _questions(world, look, holders), 0.6 if moves else None)
+    questions = _questions(world, look, holders)
+    return Clearing(actions, verdicts, questions, 0.6 if moves else ASK_AGAIN_S if questions else None)
 
 
 def _affordable(going: list[Holder], world: World) -> list[Holder]:

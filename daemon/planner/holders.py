@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.domain.observation import Gpu, Observation, Process, ProcessId, Unit, Unknown
 from daemon.engines.redact import redact_argv
 from daemon.engines.unit import parse_unit
 from daemon.planner.ownership import Ledger, Ownership, attribute, in_cgroup, marked_units
 from daemon.planner.titles import BUILT_IN, Shapes, is_engine
-from daemon.planner.world import World
+from daemon.planner.world import StrayFact, World
 
 SMALL_SHARE_MIB = 1024
 NOBODY_HERE = -1
@@ -24,6 +24,7 @@ LINE_CHARS = 120  # of a command line within a sentence
 MOST_TOLD = 3
 SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed, and when it is asked again
 SERVES_STANDS_S = 90.0  # how long "it serves" stands while the next answer is on its way
+SILENT_BEFORE_BELIEVED = 3  # answers that what was seen to serve does not any more: a busy server is silent too
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
     """What is known of each process: a tree without a listening port serves nothing; else what a probe found.
 
     Of a tree that was not seen whole nothing is known. An old "it serves" stands a while, since a verdict that turns
-    with each answer's age helps nobody; an old "it does not" is no answer.
+    with each answer's age helps nobody; "it does not" is no answer when it is old, nor about a port opened since.
     """
     if isinstance(look.listeners, Unknown):
         return {}
@@ -150,13 +151,23 @@ def _serves(world: World, look: Observation) -> dict[ProcessId, bool | None]:
     found: dict[ProcessId, bool | None] = {}
     for process in _processes(look):
         fact, age_s = world.strays.get(process.id), answer_age_s(process, world)
-        if fact is not None and age_s < SERVES_GOOD_S:
-            found[process.id] = fact.serves
-        elif tree_ports(process, look, shapes) == ():
-            found[process.id] = False
-        elif fact is not None and fact.serves and age_s < SERVES_STANDS_S:
+        ports = tree_ports(process, look, shapes)
+        if fact is not None and fact.serves and age_s < (SERVES_STANDS_S if ports != () else SERVES_GOOD_S):
             found[process.id] = True
+        elif ports is not None and (ports == () or (age_s < SERVES_GOOD_S and _asked(fact, ports))):
+            found[process.id] = False
     return found
+
+
+def _asked(fact: StrayFact | None, ports: tuple[int, ...]) -> bool:
+    return fact is not None and fact.serves is False and set(ports) <= set(fact.ports)
+
+
+def answered(fact: StrayFact, ports: tuple[int, ...], serves: bool, now_s: float) -> StrayFact:
+    """What is known after one more answer, about these ports."""
+    silent = 0 if serves else fact.silent + 1
+    stands = serves or (fact.serves is True and silent < SILENT_BEFORE_BELIEVED)
+    return replace(fact, serves=stands, asked_at_s=now_s, ports=ports, silent=silent)
 
 
 def answer_age_s(process: Process, world: World) -> float:

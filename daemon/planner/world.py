@@ -127,7 +127,9 @@ class StrayFact:
     term_at_s: float | None = None
     kill_at_s: float | None = None
     serves: bool | None = None
-    asked_at_s: float = 0.0
+    asked_at_s: float = 0.0  # when that was answered
+    ports: tuple[int, ...] = ()  # those that were asked
+    silent: int = 0  # answers in a row that it does not serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from daemon.domain.status import Reason
 from daemon.planner import cards
 from daemon.planner.cards import Card
 from daemon.planner.desired import place
+from daemon.planner.holders import answered
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Declared, Desired, ProbeFact, Record, Retired, StrayFact, World
 from tests.planner.box import Box
@@ -31,6 +32,12 @@ def spec(name: str = "m", gpus: Sequence[int] = (0, 1), port: int = 30001, **mor
         "port": port,
     }
     return ServingSpec.model_validate({**declared, **more})
+
+
+def listening(world: World) -> tuple[int, ...]:
+    """Every port that somebody listens on."""
+    listeners = getattr(world.observation, "listeners", ())
+    return tuple(listener.port for listener in listeners) if isinstance(listeners, tuple) else ()
 
 
 @dataclass
@@ -105,7 +112,7 @@ class Driver:
             if isinstance(action, Signal):
                 self._note(action)
         for question in plan.questions:
-            self.facts[question.process] = replace(self.facts[question.process], serves=False, asked_at_s=self.now_s)
+            self.facts[question.process] = answered(self.facts[question.process], question.ports, False, self.now_s)
         for wanted in plan.probes:
             self.probes[wanted.unit] = ProbeFact(wanted.invocation, self.now_s, True, Reason.GENERATED, "")
         for gone in plan.finished:

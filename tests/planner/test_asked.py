@@ -15,7 +15,7 @@ from daemon.planner.conditions import host_conditions
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
-from tests.planner.driving import HOST, Driver, spec
+from tests.planner.driving import HOST, Driver, listening, spec
 
 MARKS = (("STOKER_SPEC", "uid-m"), ("STOKER_STORE", "store-uid"))
 WORKER = ("sglang::scheduler_TP0",)
@@ -32,7 +32,7 @@ def asked(driver: Driver, proc: Proc, *, seen_s: float = 5.0, serves: bool = Fal
     """A world in which `ada` asked for that process, seen first `seen_s` ago."""
     world = driver.world()
     identity = next(p for p in world.strays if p.pid == proc.pid)
-    fact = StrayFact(driver.now_s - seen_s, serves=serves, asked_at_s=driver.now_s)
+    fact = StrayFact(driver.now_s - seen_s, serves=serves, asked_at_s=driver.now_s, ports=listening(world))
     return replace(world, strays={**world.strays, identity: fact}, asked={identity: "ada"}), identity
 
 

@@ -13,11 +13,11 @@ from daemon.domain.observation import ProcessId
 from daemon.domain.status import Reason
 from daemon.planner.barrier import blockers
 from daemon.planner.conditions import host_conditions
-from daemon.planner.holders import Holders
+from daemon.planner.holders import Holders, answered
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Kills, StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
-from tests.planner.driving import Driver, spec
+from tests.planner.driving import Driver, listening, spec
 from tests.planner.test_field_cases import GROUP, MARKS, UNIT, down, known, look_of, signalled, verbs, vllm_tree
 
 pytestmark = pytest.mark.strays
@@ -108,7 +108,7 @@ class TestServing:
         d = driver("any", "any")
         d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, ports=(9000,))
         world = d.world()
-        fact = StrayFact(world.now_s - 600, serves=serves, asked_at_s=world.now_s - age_s)
+        fact = StrayFact(world.now_s - 600, serves=serves, asked_at_s=world.now_s - age_s, ports=listening(world))
         return decide(replace(world, strays=dict.fromkeys(world.strays, fact)))
 
     @pytest.mark.parametrize("age_s", [0.0, 29.0, 30.0, 60.0, 89.0])
@@ -124,6 +124,36 @@ class TestServing:
         assert owners(plan) == ["unknown"]
         assert len(plan.questions) == 1
         assert not signalled(plan)
+
+    def test_a_tree_that_was_asked_and_does_not_serve_is_an_orphan(self) -> None:
+        plan = self.stray(False, 29.0)
+        assert owners(plan) == ["orphan-likely"]
+        assert signalled(plan)
+
+    def test_that_it_does_not_serve_is_said_of_the_ports_that_were_asked(self) -> None:
+        """Loading: only its workers' own port is open; then it begins to serve on another."""
+        d = driver("any", "any")
+        left = d.box.spawn(("VLLM::EngineCore",), "/gone", gpus={UUIDS[0]: 9000}, ports=(29500,))
+        world = at(d.world())
+        assert signalled(decide(world)) == [left.pid]
+        left.ports = (29500, 8000)
+        plan = decide(replace(d.world(), strays=world.strays))
+        assert owners(plan) == ["unknown"]
+        assert [question.ports for question in plan.questions] == [(8000, 29500)]
+        assert not signalled(plan)
+        left.ports = (29500,)
+        assert signalled(decide(replace(d.world(), strays=world.strays))) == [left.pid]
+
+    def test_a_busy_server_is_not_ended_for_one_silence_nor_for_two(self) -> None:
+        ports, fact = (9000,), StrayFact(0.0)
+        silences = [(True, True), (False, True), (False, True), (True, True)]
+        silences += [(False, True), (False, True), (False, False), (False, False), (True, True), (False, True)]
+        for at_s, (serves, believed) in enumerate(silences):
+            fact = answered(fact, ports, serves, float(at_s))
+            assert (fact.serves, fact.asked_at_s, fact.ports) == (believed, at_s, ports)
+
+    def test_what_never_served_is_believed_at_its_first_silence(self) -> None:
+        assert answered(StrayFact(0.0), (9000,), False, 1.0).serves is False
 
     def test_a_server_by_hand_stays_foreign_while_it_is_asked_again_and_again(self) -> None:
         """Answers come some looks late: what is said of it does not turn meanwhile."""
@@ -151,7 +181,8 @@ def owners(plan: Plan) -> list[str]:
 
 def at(world: World, **facts: Any) -> World:
     """Every process was seen a minute ago, with this known of it."""
-    fact = replace(StrayFact(world.now_s - 60, serves=False, asked_at_s=world.now_s), **facts)
+    fact = StrayFact(world.now_s - 60, serves=False, asked_at_s=world.now_s, ports=listening(world))
+    fact = replace(fact, **facts)
     return replace(world, strays=dict.fromkeys(world.strays, fact))
 
 

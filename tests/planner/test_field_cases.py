@@ -19,7 +19,7 @@ from daemon.planner.drift import running_drift
 from daemon.planner.plan import Plan, decide
 from daemon.planner.world import Declared, Desired, StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
-from tests.planner.driving import HOST, Driver, spec
+from tests.planner.driving import HOST, Driver, listening, spec
 
 UNIT = "stoker-m.server.service"
 GROUP = f"/system.slice/{UNIT}"
@@ -50,10 +50,8 @@ def down(state: str = "failed", **more: object) -> Driver:
 
 def known(world: World) -> World:
     """Every process was seen before, and no port of any serves."""
-    return replace(
-        world,
-        strays={i: StrayFact(world.now_s - 5, serves=False, asked_at_s=world.now_s) for i in world.strays},
-    )
+    fact = StrayFact(world.now_s - 5, serves=False, asked_at_s=world.now_s, ports=listening(world))
+    return replace(world, strays=dict.fromkeys(world.strays, fact))
 
 
 def look_of(world: World) -> Observation:

@@ -18,7 +18,7 @@ from daemon.domain.status import Reason
 from daemon.planner.holders import holders_of, ledger_of
 from daemon.planner.world import StrayFact, World
 from tests.planner.box import UUIDS, Box, BoxUnit
-from tests.planner.driving import HOST, Driver, spec
+from tests.planner.driving import HOST, Driver, listening, spec
 
 UNIT = "stoker-m.server.service"
 HOME = f"/system.slice/{UNIT}"
@@ -102,8 +102,11 @@ def hosts(draw: st.DrawFn) -> World:
             Listener("0.0.0.0", 9000 + p.id.pid, (p.id.pid,)) for p in here if p.state != "Z" and draw(st.booleans())
         ),
     )
+    ports = listening(replace(world, observation=look))
     facts = {
-        p.id: StrayFact(0.0, serves=draw(st.sampled_from([None, None, False, True])), asked_at_s=world.now_s)
+        p.id: StrayFact(
+            0.0, serves=draw(st.sampled_from([None, None, False, True])), asked_at_s=world.now_s, ports=ports
+        )
         for p in here
     }
     return replace(world, observation=look, strays=facts)

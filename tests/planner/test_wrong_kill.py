@@ -14,7 +14,7 @@ from daemon.planner.ownership import Ownership
 from daemon.planner.plan import decide
 from daemon.planner.world import Record, Retired, StrayFact, Unplaced, World
 from tests.planner.box import UUIDS, Box, BoxUnit, Proc
-from tests.planner.driving import HOST, Driver, spec
+from tests.planner.driving import HOST, Driver, listening, spec
 
 UNIT = "stoker-m.server.service"
 EXCLUSIVE = HOST.model_copy(update={"exclusive": True})
@@ -33,8 +33,8 @@ def owner(world: World, proc: Proc) -> Ownership:
 def seen_twice(driver: Driver) -> World:
     """A world in which every process was seen before, and nothing it holds serves."""
     world = driver.world()
-    facts = {identity: StrayFact(driver.now_s - 5, serves=False, asked_at_s=driver.now_s) for identity in world.strays}
-    return replace(world, strays=facts)
+    fact = StrayFact(driver.now_s - 5, serves=False, asked_at_s=driver.now_s, ports=listening(world))
+    return replace(world, strays=dict.fromkeys(world.strays, fact))
 
 
 def signals(world: World) -> list[Signal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -114,8 +114,8 @@ class Driven:
             )
         for question in done.plan.questions:
             serves = await prober.serves(question.ports, question.patience_s)
-            fact = self.memory.strays[question.process]
-            self.memory.strays[question.process] = replace(fact, serves=serves, asked_at_s=self.clock())
+            if serves is not None:
+                self.memory.note_serves(question, serves, self.clock())
         self.clock.now_s += step_s
         return done
 
