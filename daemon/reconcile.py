@@ -17,11 +17,10 @@ from daemon.declared import HostDeclaration, declaration
 from daemon.domain.actions import PutUnit, Signal, SweepShm, UnitVerb, kind_of
 from daemon.domain.errors import Conflict, TransportError
 from daemon.domain.host import HostSpec
-from daemon.domain.observation import Fence, Observation, Unit, Unknown
-from daemon.domain.status import Event, Reason
+from daemon.domain.observation import Fence, Observation, Unknown
+from daemon.domain.status import Reason
 from daemon.domain.text import duration_s
 from daemon.execute import Done, execute
-from daemon.journal import evidence_of
 from daemon.lease import hold_fence
 from daemon.memory import HostMemory
 from daemon.metrics import SIGNAL_RESULTS, Metrics
@@ -37,6 +36,7 @@ from daemon.record import end_deletion, finish_retired, note_action, note_held_u
 from daemon.remember import adopt, corrected, count, note_held, recall, remember, restarts, returned, stamp
 from daemon.signalled import kills, note_signalled, recall_survivors, survivors, tell_survivors
 from daemon.store import Store
+from daemon.turns import Turns
 from daemon.verbs import Asks
 
 AGAIN_SOON_S = 0.3
@@ -90,6 +90,7 @@ class Reconciler:
         self._clock = clock
         self._wall = wall
         self._limits = limits
+        self._turns = Turns(store, metrics, clock, wall)
 
     async def reconcile(self, name: str, memory: HostMemory) -> Pass | None:
         """One pass over the host of that name; None when it is not declared any more."""
@@ -106,7 +107,7 @@ class Reconciler:
         world = await self._world(declared, look, road, memory)
         plan = decide(world)
         memory.look, memory.plan, memory.world, memory.rows = look, plan, world, declared.rows
-        await self._note_turns(world, plan, memory, road)
+        await self._turns.note(world, memory, road)
         await settle(self._store, world, plan, memory, self._wall())
         await self._tell_waits(world, plan, memory)
         await tell_survivors(self._store, world, plan, memory, self._wall())
@@ -324,59 +325,6 @@ class Reconciler:
         memory.note_signal(action.signal, targets, self._clock())
         if memory.plan is not None:
             memory.cleared |= helped_by(world, memory.plan.holders, targets)
-
-    async def _note_turns(self, world: World, plan: Plan, memory: HostMemory, road: Asks | None) -> None:
-        """Restarts that systemd or a person made since the last look, told with the journal's evidence."""
-        if isinstance(world.observation, Unknown) or road is None:
-            return
-        for desired in world.desired:
-            unit = world.observation.unit(desired.unit)
-            if unit is None or isinstance(unit, Unknown) or not unit.invocation_id:
-                continue
-            before = memory.invocations.get(unit.name)
-            memory.invocations[unit.name] = unit.invocation_id
-            self._note_down(unit.name, unit.active_state == "active", memory)
-            if unit.active_state == "failed" and memory.told.get(unit.name) != unit.invocation_id:
-                memory.told[unit.name] = unit.invocation_id
-                await self._tell_failed(road, world.observation, desired, unit)
-            if before == unit.invocation_id:
-                continue
-            if unit.name in memory.ours:
-                memory.ours.discard(unit.name)
-                continue
-            if before is None:
-                continue
-            self._metrics.restarts.labels("systemd" if unit.restarts > 0 else "by-hand").inc()
-            text, failure = await evidence_of(road, unit.name, before, world.observation)
-            event = Event(
-                reason=failure,
-                message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} times by systemd)",
-                kind="ServingSpec",
-                name=desired.declared.spec_name,
-                severity="Warning",
-                evidence=text,
-            )
-            memory.down_since.setdefault(unit.name, self._clock())
-            await self._store.add_event(event, self._wall())
-
-    async def _tell_failed(self, road: Asks, look: Observation, desired: Desired, unit: Unit) -> None:
-        """The end of a unit that systemd does not start again, told once with the journal's evidence."""
-        text, failure = await evidence_of(road, unit.name, unit.invocation_id, look)
-        event = Event(
-            reason=failure,
-            message=f"{unit.name} on {look.host} failed: {unit.result}, exit status {unit.exec_main_status}",
-            kind="ServingSpec",
-            name=desired.declared.spec_name,
-            severity="Warning",
-            evidence=text,
-        )
-        await self._store.add_event(event, self._wall())
-
-    def _note_down(self, unit: str, active: bool, memory: HostMemory) -> None:
-        """A unit that generated and does not run now is down since this look: recovery is measured from here."""
-        fact = memory.probes.get(unit)
-        if not active and fact is not None and fact.ok:
-            memory.down_since.setdefault(unit, self._clock())
 
 
 def wanted(
