@@ -182,10 +182,12 @@ class HostMemory:
             return None
         return tuple(gpu.uuid for gpu in look.gpus if gpu.fault is not None)
 
-    def note_seen(self, desired: Desired, unit: Unit) -> None:
-        """An instance gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""
-        if not unit.running and unit.active_state == "failed" and desired.gpu_uuids & self.recovered:
+    def note_seen(self, desired: Desired, unit: Unit) -> bool:
+        """Whether an instance gave up while one of its cards was bad: that cause is gone, as a cleared stray is."""
+        gave_up = not unit.running and unit.active_state == "failed" and bool(desired.gpu_uuids & self.recovered)
+        if gave_up:
             self.cleared.add(unit.name)
+        return gave_up
 
     def note_held(self, desired: Desired) -> None:
         """An instance of ours runs: its cards and ports have been ours since this boot."""

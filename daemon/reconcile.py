@@ -29,11 +29,24 @@ from daemon.planner.clearing import LOOK_GOOD_S, helped_by
 from daemon.planner.desired import listens_on, place, unit_name
 from daemon.planner.drift import file_sha256
 from daemon.planner.environment import WATCHED
+from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan, decide
 from daemon.planner.waits import step
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.record import end_deletion, finish_retired, note_action, note_held_up, note_started, write_states
-from daemon.remember import adopt, corrected, count, note_held, recall, remember, restarts, returned, stamp
+from daemon.remember import (
+    adopt,
+    cleared_before,
+    corrected,
+    count,
+    note_cleared,
+    note_held,
+    recall,
+    remember,
+    restarts,
+    returned,
+    stamp,
+)
 from daemon.signalled import kills, note_signalled, recall_survivors, survivors, tell_survivors
 from daemon.store import Store
 from daemon.turns import Turns
@@ -192,9 +205,10 @@ class Reconciler:
         desired = tuple(p for p in placed if isinstance(p, Desired))
         for one in desired:
             unit = look.unit(one.unit) if isinstance(look, Observation) else None
-            if unit is not None and not isinstance(unit, Unknown):
-                memory.note_seen(one, unit)
+            if unit is not None and not isinstance(unit, Unknown) and memory.note_seen(one, unit):
+                await note_cleared(self._store, declared.object.name, memory.boot_id, [one])
         if isinstance(look, Observation):
+            memory.cleared |= cleared_before(declared.rows, memory.boot_id)
             await note_held(self._store, declared, desired, look, memory)
         return World(
             name=declared.object.name,
@@ -276,7 +290,7 @@ class Reconciler:
             if not isinstance(action, Signal | SweepShm) and action.unit in stuck:
                 continue
             memory.note_try(action, self._clock())
-            await self._before(world, action)
+            await self._before(world, plan.holders, action, boot_id)
             done = await execute(road, action, self._fence, boot_id, self._limits.action_s)
             self._after(world, done, memory)
             await count(self._store, world, done, self._wall())
@@ -289,10 +303,13 @@ class Reconciler:
                 stuck.add(action.unit)
         return bool(due)
 
-    async def _before(self, world: World, action: object) -> None:
+    async def _before(self, world: World, holders: Holders | Unknown, action: object, boot_id: str) -> None:
         """What must be known before an action is tried, in case this daemon dies within it (law 7, case G05)."""
         if isinstance(action, Signal):
             await note_signalled(self._store, world, action, self._wall())
+            helped = helped_by(world, holders, action.targets)
+            given_up = [desired for desired in world.desired if desired.unit in helped]
+            await note_cleared(self._store, world.name, boot_id, given_up)
         elif isinstance(action, PutUnit):
             desired = next(d for d in world.desired if d.unit == action.unit)
             await remember(self._store, world, desired, file_sha256(action.text))

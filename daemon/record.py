@@ -342,14 +342,14 @@ async def note_started(store: Store, world: World, done: Done) -> None:
     started = "" if action.verb == "stop" else desired.launch_hash
     unclean = action.why if action.reason is Reason.STARTED_ON_UNCLEAN_MEMORY else ""
     for row in await store.instances(world.name, desired.declared.spec_uid):
-        if row.unit == desired.unit and (row.extra.get("started"), row.extra.get("unclean", "")) != (started, unclean):
+        if row.unit == desired.unit:
             with contextlib.suppress(NotFound):  # deleted meanwhile
                 await store.change_instance(row.spec_uid, row.role, row.host, _as_started(started, unclean))
 
 
 def _as_started(launch: str, unclean: str) -> Callable[[StoredInstance], StoredInstance]:
     def started(row: StoredInstance) -> StoredInstance:
-        return row.noting(started=launch, unclean=unclean)
+        return row.noting(started=launch, unclean=unclean, cleared="")
 
     return started
 

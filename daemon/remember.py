@@ -158,6 +158,20 @@ async def note_held(
             )
 
 
+async def note_cleared(store: Store, host: str, boot_id: str, given_up: Iterable[Desired]) -> None:
+    """What kept these from starting is being taken away: they are started once more, also by the next daemon."""
+    for one in given_up:
+        with contextlib.suppress(NotFound):  # deleted meanwhile
+            await store.change_instance(
+                one.declared.spec_uid, one.declared.role, host, lambda row: row.noting(cleared=boot_id)
+            )
+
+
+def cleared_before(rows: Iterable[StoredInstance], boot_id: str) -> set[str]:
+    """Units of which that was noted on this boot, and which were not started since."""
+    return {row.unit for row in rows if row.extra.get("cleared") == boot_id}
+
+
 def _runs(one: Desired, unit: Unit) -> bool:
     """What runs is of the declared launch, not of another one on other cards or another port."""
     return unit.running and launch_mark(unit) == one.launch_hash
