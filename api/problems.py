@@ -23,7 +23,7 @@ from daemon.domain.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-_TITLES = {
+TITLES = {
     400: "bad request",
     401: "not authenticated",
     404: "not found",
@@ -49,7 +49,7 @@ class RequestError(StokerError):
 
 def problem(status: int, detail: str, *, problems: Iterable[Problem] = (), hint: str = "") -> JSONResponse:
     """One problem+json answer; `errors` names every place that is wrong."""
-    body: dict[str, Any] = {"type": "about:blank", "title": _TITLES.get(status, "error"), "status": status}
+    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "error"), "status": status}
     body["detail"] = detail[:4096]
     if hint:
         body["hint"] = hint

@@ -80,8 +80,11 @@ async def examine_host(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/hosts/{name}/strays")
 async def list_strays(request: Request, name: str, all: bool = False) -> dict[str, Any]:
-    """Every process that holds a GPU, a needed port or a managed cgroup there, whose it is, by what proof, and what is
-    done about it, as last seen; `items` is null where that is not known. `all=true` adds the managed ones."""
+    """Who holds GPUs, needed ports and managed cgroups there, as last seen.
+
+    Each process with whose it is, by what proof, and what is done about it; `items` is null where that is not known.
+    `all=true` adds the managed ones.
+    """
     context = context_of(request)
     await context.store.get("Host", name)
     found = context.hands.strays.list(name, managed=all)

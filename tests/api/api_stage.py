@@ -23,6 +23,7 @@ class FakeHands:
 
     poked: list[str] = field(default_factory=list)
     is_ready: bool = True
+    taken_by: str = ""
     strays: Strays = field(init=False)
     memories: dict[str, HostMemory] = field(default_factory=dict)
     now_s: float = 0.0
@@ -38,7 +39,9 @@ class FakeHands:
         return self.is_ready
 
     async def takeover(self, host_name: str, *, actor: str) -> dict[str, Any]:
-        return {"host": host_name, "by": actor}
+        self.taken_by = actor
+        fence = {"store": "s-2", "epoch": 1, "run": "r-2"}
+        return {"host": host_name, "before": {**fence, "store": "s-1"}, "now": fence}
 
     async def doctor(self, host_name: str) -> Sequence[dict[str, Any]]:
         return [{"name": "sudo", "ok": False, "found": "sudo: a password is required", "remedy": "see sudoers.stoker"}]

@@ -12,6 +12,7 @@ from api.app import create_app
 from api.seams import Context
 from daemon.store import Store
 from tests.api.api_stage import NOW, TOKEN, Api, FakeHands
+from tests.api.documented import hold
 
 
 @pytest.fixture
@@ -27,5 +28,8 @@ async def api(store: Store) -> AsyncIterator[Api]:
     context = Context(store=store, hands=hands, metrics=lambda: b"stoker_up 1\n", now=lambda: NOW, version="0.1.0")
     transport = httpx.ASGITransport(app=create_app(context, TOKEN))
     headers = {"Authorization": f"Bearer {TOKEN}", "Stoker-Actor": "ada@console"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://stoker", headers=headers) as http:
+    hooks = {"response": [hold]}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://stoker", headers=headers, event_hooks=hooks
+    ) as http:
         yield Api(http, store, hands)
