@@ -104,8 +104,12 @@ def _waits_for_left(plan: Plan, retired: Retired, limit: str) -> bool:
 
 
 def _still_ours(retired: Retired, file: UnitFile) -> bool:
-    """A file that somebody put in place of ours, without any mark of Stoker, is theirs: neither stopped nor removed."""
-    return file.text is None or file.sha256 == retired.record.written_sha256 or "STOKER_SPEC=" in file.text
+    """A file that somebody or another spec put in place of ours is theirs: neither stopped nor removed."""
+    return (
+        file.text is None
+        or file.sha256 == retired.record.written_sha256
+        or f"STOKER_SPEC={retired.spec_uid}" in file.text
+    )
 
 
 def _remove(retired: Retired, unit: Unit) -> RemoveUnit:

@@ -242,6 +242,18 @@ def test_a_unit_that_a_person_wrote_anew_after_the_deletion_is_left_alone() -> N
     assert unit.active == "active"
 
 
+def test_a_unit_that_another_spec_has_taken_over_is_not_stopped_for_the_one_before() -> None:
+    """A spec left that unit's name to another, which was declared before the first one was done with it."""
+    driver = Driver(Box(), {"m": spec()})
+    driver.settle()
+    before = replace(driver.records["m"], written_sha256="0" * 64)
+    driver.retired["old"] = Retired("old", "uid-old", before)
+    plan = driver.turn()
+    assert [retired.spec_name for retired in plan.finished] == ["old"]
+    assert not plan.actions
+    assert driver.serves("m")
+
+
 def test_a_unit_of_ours_that_somebody_only_edited_goes_with_its_spec() -> None:
     driver = Driver(Box(), {"m": spec()})
     driver.settle()
