@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import sys
 from typing import Annotated, Any
 
@@ -81,6 +82,8 @@ def _write(recording: dict[str, Any], output: str) -> None:
         # Redacted or not, it tells much of a host: for its owner alone.
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(file, "w", encoding="utf-8") as out:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                os.fchmod(file, 0o600)  # one that was there before may be open to others
             out.write(text)
     except OSError as error:
         raise StokerError(f"{output}: {error.strerror}") from error

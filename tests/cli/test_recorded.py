@@ -214,6 +214,8 @@ def test_record_asks_the_daemon_and_writes_a_file_for_its_owner_alone(daemon: Da
     daemon.stoker("apply", "-f", "-", stdin=json.dumps(host("gpu-a")))
     daemon.hands.recording = {"recording": "stoker/v1", "sections": {"gpus": {"output": "x"}}, "redacted": 2}
     file = tmp_path / "look.json"
+    file.write_text("an earlier one")
+    file.chmod(0o644)
     done = daemon.stoker("record", "gpu-a", "-o", str(file))
     assert done.returncode == 0, done.stderr
     assert "1 sections of gpu-a, 2 secrets taken out" in done.stdout
