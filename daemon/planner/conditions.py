@@ -95,11 +95,12 @@ def _ready(
         return "False", Reason.STOPPED if not unit.running else Reason.UNIT_STOPPING, "run is false"
     running = [d for d in drift if d.layer == "running" and d.launch and not is_extra(d)]
     running = running or list(launch_drift(desired, unit))
-    if unit.active_state == "active" and running:
-        first = running[0]
-        text = f"{first.field}: runs {first.observed}, declared {first.declared}"
-        return "False", Reason.ARGV_MISMATCH, text
     blocked = plan.blocked.get(unit.name)
+    if unit.active_state == "active" and running:
+        text = f"{running[0].field}: runs {running[0].observed}, declared {running[0].declared}"
+        if blocked is not None and blocked.reason is not Reason.DRIFT_CONTESTED:  # told as drift
+            text = f"{text}; not restarted: {blocked.reason}: {blocked.detail}"
+        return "False", Reason.ARGV_MISMATCH, text
     if unit.active_state != "active":
         if blocked is not None:
             return "False", blocked.reason, blocked.detail

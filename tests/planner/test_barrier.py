@@ -225,6 +225,10 @@ def test_what_runs_is_not_taken_down_for_a_launch_that_could_not_come_up(what: s
     assert driver.box.units[UNIT].main == main
     blocked = plan.blocked[UNIT]
     assert blocked.reason is (Reason.FOREIGN_HOLDER if what == "card" else Reason.PORT_IN_USE)
+    world = driver.world()
+    told = instance_state(world.desired[0], decide(world), world)
+    assert (told.ready, told.reason, told.available) == ("False", Reason.ARGV_MISMATCH, "False")
+    assert told.message.endswith(f"; not restarted: {blocked.reason}: {blocked.detail}")
     assert blocked.detail.startswith(f"it runs on as it is: pid {trainer.pid} (python3 train.py) of u5 holds")
     driver.box.die(trainer.pid)
     driver.settle()
