@@ -227,8 +227,11 @@ def _words(scene: Scene, process: SimProcess) -> tuple[str, ...]:
 
 
 def _leave(play: Play, result: Result) -> set[int]:
-    """What blocks and is not Stoker's to end goes by itself; D ends. Gives the pids of those that were asked to."""
-    scene, left = play.scene, set[int]()
+    """What blocks and is not Stoker's to end goes by itself; D ends. Gives the pids of those that were asked to.
+
+    Where the budget of the hour is small all go: who is known to be an orphan only now may be one too many for it.
+    """
+    scene, left, tight = play.scene, set[int](), play.scene.policy.budget < 64
     scene.host.advance()
     scene.host.machine.cards.ghosts.clear()
     for part in scene.parts:
@@ -237,7 +240,7 @@ def _leave(play: Play, result: Result) -> set[int]:
             result.ends[why or "in state D"] += 1
             left.add(part.process.pid)
             scene.host.machine.processes.wake(part.process)
-            if why and scene.alive(part):
+            if (why or tight) and scene.alive(part):
                 scene.host.leave(part.process)
     for process in list(scene.host.processes.values()):
         if process.why == "has a reused pid":
