@@ -17,15 +17,9 @@ from daemon.domain.errors import NotFound
 from daemon.domain.observation import Identity, Observation, Unknown
 from daemon.domain.status import Condition, Drift, Event, Reason
 from daemon.execute import Done
-from daemon.planner.conditions import (
-    InstanceState,
-    host_conditions,
-    instance_state,
-    retired_state,
-    spec_conditions,
-    unplaced_state,
-)
+from daemon.planner.conditions import host_conditions, spec_conditions
 from daemon.planner.plan import Plan
+from daemon.planner.states import InstanceState, instance_state, retired_state, unplaced_state
 from daemon.planner.strays import judged
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.store import Store

@@ -16,10 +16,10 @@ from daemon.domain.spec import ServingSpec
 from daemon.domain.status import Reason
 from daemon.engines.unit import parse_unit
 from daemon.memory import HostMemory
-from daemon.planner.conditions import InstanceState, instance_state, unplaced_state
 from daemon.planner.desired import place
 from daemon.planner.drift import file_sha256
 from daemon.planner.plan import Plan, decide
+from daemon.planner.states import InstanceState, instance_state, unplaced_state
 from daemon.planner.world import Declared, Desired, Record, Unplaced, World
 from daemon.probes.report import parse_observation
 from daemon.recording.answer import answer_of

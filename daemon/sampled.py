@@ -11,9 +11,9 @@ from daemon.domain.observation import Gpu, Observation, Unknown
 from daemon.memory import HostMemory
 from daemon.metrics.families import Blocks, host_blocks, object_blocks
 from daemon.metrics.samples import GpuSample, HostSample, InstanceSample, ObjectSample
-from daemon.planner.conditions import InstanceState, instance_state, unplaced_state
 from daemon.planner.holders import Holders
 from daemon.planner.plan import Plan
+from daemon.planner.states import InstanceState, instance_state, unplaced_state
 from daemon.planner.world import World
 from daemon.store import Store, StoredInstance
 from daemon.store.rows import Change, Kind

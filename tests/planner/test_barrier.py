@@ -12,8 +12,9 @@ from daemon.domain.actions import UnitVerb
 from daemon.domain.observation import Listener, Process, ProcessId
 from daemon.domain.status import Reason
 from daemon.planner.cards import Card
-from daemon.planner.conditions import instance_state, spec_conditions
+from daemon.planner.conditions import spec_conditions
 from daemon.planner.plan import Plan, decide
+from daemon.planner.states import instance_state
 from daemon.planner.waits import Wait
 from daemon.planner.world import Record, StrayFact, World
 from tests.planner.box import UUIDS

@@ -11,8 +11,9 @@ import pytest
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Condition, Drift, Reason, Truth
-from daemon.planner.conditions import InstanceState, host_conditions, retired_state, spec_conditions, unplaced_state
+from daemon.planner.conditions import host_conditions, spec_conditions
 from daemon.planner.plan import decide
+from daemon.planner.states import InstanceState, retired_state, unplaced_state
 from daemon.planner.world import Record, Retired, Unplaced, World
 from tests.planner.box import Box
 from tests.planner.driving import Driver, spec

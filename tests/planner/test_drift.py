@@ -16,13 +16,14 @@ from daemon.domain.observation import DropIn, GpuApp, Loaded, Observation, Unit,
 from daemon.domain.status import Reason
 from daemon.engines.effective import Claim, claims, question
 from daemon.engines.unit import parse_unit, setting_keys, with_unset
-from daemon.planner.conditions import instance_state, spec_conditions
+from daemon.planner.conditions import spec_conditions
 from daemon.planner.decision import CONTESTED_AFTER, DROPINS_AFTER
 from daemon.planner.drift import _argv_difference, drift_of
 from daemon.planner.dropins import foreign
 from daemon.planner.environment import WATCHED
 from daemon.planner.facts import inventory_drift
 from daemon.planner.plan import Plan, decide
+from daemon.planner.states import instance_state
 from daemon.planner.world import Desired, EffectiveFact
 from tests.planner.box import UUIDS, Box
 from tests.planner.driving import Driver, spec

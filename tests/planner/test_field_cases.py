@@ -13,10 +13,11 @@ from daemon.domain.status import Condition, Reason
 from daemon.engines.unit import parse_unit
 from daemon.memory import HostMemory
 from daemon.planner.cards import Card
-from daemon.planner.conditions import InstanceState, host_conditions, instance_state
+from daemon.planner.conditions import host_conditions
 from daemon.planner.desired import place
 from daemon.planner.drift import running_drift
 from daemon.planner.plan import Plan, decide
+from daemon.planner.states import InstanceState, instance_state
 from daemon.planner.world import Declared, Desired, StrayFact, World
 from tests.planner.box import UUIDS, Box, Proc
 from tests.planner.driving import HOST, Driver, listening, spec

@@ -10,8 +10,8 @@ import pytest
 from daemon.domain.actions import PutUnit, UnitVerb
 from daemon.domain.observation import Loaded, Observation, Unit, Unknown
 from daemon.domain.status import Reason
-from daemon.planner.conditions import instance_state
 from daemon.planner.plan import Plan, decide
+from daemon.planner.states import instance_state
 from tests.planner.box import Box
 from tests.planner.driving import Driver, spec
 
