@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from api.cli import change, demo, local, recorded, show, strays, tried
+from api.cli import change, classify_check, demo, local, record_replay, show, strays
 from api.cli.text import error_line, problem_lines
 from api.client import Refused, Unreachable
 from daemon.domain.errors import AdmissionError, StokerError
@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (show, strays, change, local, recorded, tried, demo):
+for module in (show, strays, change, local, record_replay, classify_check, demo):
     module.add_to(app)
 
 

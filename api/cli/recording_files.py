@@ -1,6 +1,6 @@
 """Recordings and manifests from files: read whole, and every error with its file and path.
 
-Called by `replay`, `record -f` and `check`; imported only when one of them runs.
+Called by `replay` and `record -f`; imported only when one of them runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An answer of the helper as a recording: whole, its secrets taken out so that it can be replayed all the same.
 
-Called by `daemon.looked`. What is taken out is taken out word by word: as many arguments, lines and rows are left as
+Called by `daemon.by_hand`. What is taken out is taken out word by word: as many arguments, lines and rows are left as
 there were. A secret that is known by its name in one place is taken out wherever else it stands.
 """
 

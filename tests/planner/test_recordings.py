@@ -14,7 +14,7 @@ import pytest
 
 from api.cli.recording_files import declared_in, read_recording
 from daemon.replay import replay
-from daemon.replayed import as_json
+from daemon.replay_json import as_json
 
 pytestmark = pytest.mark.strays
 FOLDER = Path(__file__).parents[1] / "golden" / "recordings"

@@ -21,7 +21,7 @@ from daemon.domain.errors import AdmissionError
 from daemon.domain.host import HostSpec
 from daemon.recording.form import RecordingForm
 from daemon.replay import SpecOf, replay
-from daemon.replayed import as_json
+from daemon.replay_json import as_json
 
 pytestmark = pytest.mark.strays
 FOLDER = Path(__file__).parents[1] / "golden" / "recordings"

@@ -16,7 +16,7 @@ from daemon.domain.actions import Signal
 from daemon.domain.observation import Observation, Unknown
 from daemon.observe import Wanted
 from daemon.replay import Replayed, replay
-from daemon.replayed import as_json
+from daemon.replay_json import as_json
 from tests.sim.driven import UNIT, Driven, SimRoad, driven
 
 pytestmark = pytest.mark.strays

@@ -54,7 +54,7 @@ def record(
 
         typer.echo(json.dumps(RecordingForm.model_json_schema(by_alias=True), indent=2))
     elif example:
-        from api.cli.example import EXAMPLE  # noqa: PLC0415
+        from api.cli.recording_example import EXAMPLE  # noqa: PLC0415
 
         typer.echo(EXAMPLE, nl=False)
     else:
@@ -63,7 +63,7 @@ def record(
 
 def _recorded(host: str | None, sources: list[str]) -> dict[str, Any]:
     if sources:
-        from api.cli.direct import look  # noqa: PLC0415 - SSH is needed by this command only
+        from api.cli.record_by_ssh import look  # noqa: PLC0415 - SSH is needed by this command only
 
         return asyncio.run(look(host, read_all(sources)))
     if host is None:
@@ -113,7 +113,7 @@ def replay(
     from api.cli.recording_files import declared_in, read_recording  # noqa: PLC0415 - most commands do without
     from api.cli.replay_text import print_text  # noqa: PLC0415
     from daemon.replay import replay as run  # noqa: PLC0415
-    from daemon.replayed import as_json  # noqa: PLC0415
+    from daemon.replay_json import as_json  # noqa: PLC0415
 
     form, found = read_recording(file, read_all(filename) if filename else [])
     hosts, specs = declared_in(found)
