@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import threading
 import time
 
@@ -10,11 +12,15 @@ from harness import TestHost, bystanders
 from harness.bystanders import Bystander
 from harness.engines import generate
 
+from daemon.domain.observation import Observation, Unknown
+from daemon.probes.report import Answer, parse_answer, parse_observation
+from daemon.verbs import request
 from tests.hosts.conftest import MakeHost
 from tests.hosts.running import Daemon, sglang
 
 pytestmark = [pytest.mark.hosts, pytest.mark.main_job]
 UNIT = "stoker-m.server.service"
+NONCE = "0123456789abcdef" * 2
 STRAY = {"STANDIN_STRAY": "1", "STANDIN_STRAY_PORT": "1", "STANDIN_IGNORE_TERM": "1"}
 
 
@@ -67,6 +73,38 @@ def test_c_orphans_are_cleared_by_identity_and_the_engine_starts_only_on_free_ca
     actions = {e["action"] for e in daemon.events() if e["result"] == "ok"}
     assert {"signal-term", "signal-kill"} <= actions
     assert daemon.metric("stoker_actions_total", kind="unit-restart", result="ok") == 0
+
+
+@pytest.mark.parametrize("hybrid", [False, True], ids=["unified", "hybrid"])
+def test_c_a_look_sees_who_is_in_a_unit_whatever_hierarchies_are_mounted(
+    daemon: Daemon, make_host: MakeHost, hybrid: bool
+) -> None:
+    """Among 1,800 processes; one of the unit's own is in a group of the old freezer, frozen."""
+    host = make_host("full-hybrid" if hybrid else "full", idle=1800, hybrid=hybrid)
+    assert int(host.sh("ls /proc | grep -c '^[0-9]'").stdout) >= 1800
+    daemon.put_host("a", host)
+    daemon.put_spec("m", sglang("a", [0, 1]))
+    daemon.ready("m")
+    daemon.kill()
+    frozen = max(holder.pid for holder in host.gpu_holders())
+    host.freeze(frozen)
+    host.on_clean(host.thaw)
+    groups = host.sh(f"cat /proc/{frozen}/cgroup").stdout
+    assert re.search(f"^[0-9]+:freezer:/.*{frozen}$", groups, re.MULTILINE), groups
+    assert hybrid == bool(re.search(f"^[0-9]+:name=systemd:.*{UNIT}$", groups, re.MULTILINE)), groups
+    in_unit = host.sh(f"grep -sl {UNIT} /proc/[0-9]*/cgroup", check=False).stdout.split()
+    asked = request(NONCE, [("unit", UNIT), ("port", "30001"), ("limit-ms", "9000")])
+    said = base64.b64decode(host.sh("/var/lib/stoker/stoker-host observe | base64", stdin=asked).stdout)
+    answer = parse_answer(said, NONCE)
+    assert isinstance(answer, Answer)
+    seen = parse_observation(answer, "a", 0.0)
+    assert isinstance(seen, Observation)
+    assert not isinstance(seen.processes, Unknown)
+    own = {process.id.pid: process.state for process in seen.processes if process.cgroup == f"/system.slice/{UNIT}"}
+    assert {f"/proc/{pid}/cgroup" for pid in own} == set(in_unit)
+    assert own[frozen] == "D"
+    assert len(seen.processes) < 60
+    assert not [process for process in seen.processes if "idle" in " ".join(process.argv)]
 
 
 def test_c_without_the_daemon_the_unit_waits_and_names_the_holders(daemon: Daemon, host: TestHost) -> None:
