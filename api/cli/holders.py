@@ -44,7 +44,7 @@ def _what(item: dict[str, Any], wide: bool) -> str:
     command = str(item["command"])
     if not wide and len(command) > SENTENCE_CHARS:
         command = command[:SENTENCE_CHARS] + " …"
-    held = [f"GPU {its['index']} ({_mib(its['memoryMib'])})" for its in item["gpus"]]
+    held = [f"GPU {_card(its)} ({_mib(its['memoryMib'])})" for its in item["gpus"]]
     held += [f"port {port}" for port in item["ports"]]
     parts = [f"{', '.join(held) or 'cgroup ' + str(item['cgroup'])}: {command}", item["proof"], item["detail"]]
     if state := _STATES.get(item["state"]):
@@ -52,6 +52,11 @@ def _what(item: dict[str, Any], wide: bool) -> str:
     if item.get("askedBy"):
         parts.append(f"asked for by {item['askedBy']}")
     return "; ".join(map(str, parts))
+
+
+def _card(held: dict[str, Any]) -> object:
+    """Its index; what has none (a part of a card, or a card that is gone) is named by its UUID."""
+    return held["uuid"] if held["index"] is None or held["index"] < 0 else held["index"]
 
 
 def _mib(mib: Any) -> str:

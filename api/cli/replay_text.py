@@ -75,5 +75,9 @@ def _processes(owners: Any) -> None:
 
 
 def _held(one: dict[str, Any]) -> list[str]:
-    cards = [f"GPU {its['index']}" + (f" {its['memoryMib']} MiB" if its["memoryMib"] else "") for its in one["gpus"]]
+    cards = [
+        f"GPU {its['uuid'] if its['index'] < 0 else its['index']}"
+        + (f" {its['memoryMib']} MiB" if its["memoryMib"] else "")
+        for its in one["gpus"]
+    ]
     return cards + [f"port {port}" for port in one["ports"]]

@@ -29,7 +29,7 @@ SILENT_BEFORE_BELIEVED = 3  # answers that what was seen to serve does not any m
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One process and what it holds; `gpus` are (uuid, index, MiB or None), `unit_group` its managed cgroup.
+    """One process and what it holds; `gpus` are (uuid, index or -1, MiB or None), `unit_group` its managed cgroup.
 
     `child_group` is that of a defunct child of it, itself an orphan: the child goes when this one does.
     """
@@ -43,7 +43,8 @@ class Holder:
 
     def describe(self) -> str:
         """One line for a person: pid, command, user, GPU and port, and whose it is."""
-        held = [f"GPU {index}" for _, index, _ in self.gpus]  # no figure that moves: a steady host writes nothing
+        # no figure that moves: a steady host writes nothing
+        held = [f"GPU {index}" if index >= 0 else f"GPU {uuid}" for uuid, index, _ in self.gpus]
         held += [f"port {port}" for port in self.ports]
         held = held or ([f"the cgroup of {self.unit_group}"] if self.unit_group else [])
         held += [f"a defunct child in the cgroup of {self.child_group}"] if self.child_group else []

@@ -327,3 +327,12 @@ def test_what_left_the_cgroup_of_a_deleted_spec_is_cleared_before_the_deletion_e
     assert (worker.pid in driver.box.procs) is (limit == "report")
     assert stranger.pid in driver.box.procs
     assert not driver.retired
+
+
+def test_a_holder_of_a_card_that_is_not_shown_is_told_by_the_cards_own_name() -> None:
+    driver = Driver(Box(), {"m": spec()})
+    proc = driver.box.spawn(("python3", "x.py"), "/system.slice/t.service", gpus={"MIG-1234": 9000})
+    world = driver.world()
+    holders = holders_of(world, world.observation, ledger_of(world, world.observation))  # type: ignore[arg-type]
+    told = next(h for h in holders.all if h.process.id.pid == proc.pid).describe()  # type: ignore[union-attr]
+    assert "holds GPU MIG-1234: " in told
