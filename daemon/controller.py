@@ -29,6 +29,7 @@ from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.metrics.samples import FleetSample, HostNow
 from daemon.planner.clearing import ServeQuestion
+from daemon.planner.states import found_silent
 from daemon.planner.world import Desired, ProbeFact
 from daemon.ready import Prober
 from daemon.reconcile import Limits, Pass, Reconciler
@@ -318,7 +319,9 @@ class Controller:
             before = memory.probes.get(desired.unit)
             same = before is not None and before.invocation == invocation
             failures = 0 if ok else (before.failures if same and before is not None else 0) + 1
-            memory.probes[desired.unit] = ProbeFact(invocation, self._clock(), ok, reason, message, failures)
+            fact = memory.probes[desired.unit] = ProbeFact(invocation, self._clock(), ok, reason, message, failures)
+            if ok or found_silent(fact):
+                await self._note_silent(name, desired, "" if ok else invocation)
             if ok:
                 await self._note_ready(name, memory, desired, invocation)
             self.poke(name)
@@ -339,6 +342,15 @@ class Controller:
             if fact is not None:
                 memory.effective[desired.unit] = fact
                 self.poke(name)
+
+    async def _note_silent(self, name: str, desired: Desired, invocation: str) -> None:
+        """Which invocation does not generate any more: the next daemon does not take its last generation for life."""
+        one = desired.declared
+
+        def silent(row: StoredInstance) -> StoredInstance:
+            return row if row.extra.get("silent", "") == invocation else row.noting(silent=invocation)
+
+        await self._store.change_instance(one.spec_uid, one.role, name, silent)
 
     async def _note_ready(self, name: str, memory: HostMemory, desired: Desired, invocation: str) -> None:
         """Store the generation with its invocation, and close the recovery that it ends."""

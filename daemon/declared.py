@@ -96,6 +96,7 @@ def record_of(row: StoredInstance) -> Record:
         started_launch=row.extra.get("started", ""),
         stopped=row.extra.get("started") == "",
         ready_invocation=row.ready_invocation_id,
+        silent_invocation=row.extra.get("silent", ""),
         unclean=row.extra.get("unclean", ""),
         inherited=tuple(row.extra["inherited"]) if "inherited" in row.extra else None,
     )

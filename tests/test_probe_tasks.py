@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from daemon.controller import Controller
+from daemon.declared import record_of
 from daemon.domain.observation import ProcessId
+from daemon.domain.status import Reason
 from daemon.memory import HostMemory
 from daemon.planner.clearing import ServeQuestion
-from daemon.planner.world import StrayFact
-from daemon.ready import Prober
+from daemon.planner.world import Desired, StrayFact
+from daemon.ready import Prober, Verdict
 from daemon.settings import Settings
 from daemon.store import Store
+from daemon.store.rows import StoredInstance
 from daemon.workqueue import WorkQueue
 from tests.probes.reference import frame
+from tests.test_ready import INVOCATION
+from tests.test_ready import desired as placed
+from tests.test_reconcile import NOON
 
 pytestmark = pytest.mark.main_job
 
@@ -72,6 +79,56 @@ async def test_a_probe_that_is_cancelled_stays_cancelled(tmp_path: Path) -> None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+class Says(Prober):
+    """A prober of verdicts that were given beforehand."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        super().__init__(Answers(b""))
+        self._verdicts = list(verdicts)
+
+    async def generate(self, desired: Desired, invocation: str) -> Verdict:
+        return self._verdicts.pop(0)
+
+    async def effective(self, desired: Desired, invocation: str) -> None:
+        return None
+
+
+OK: Verdict = (True, Reason.GENERATED, "")
+LATE: Verdict = (False, Reason.GENERATION_TIMEOUT, "exit status 28")
+OTHER: Verdict = (False, Reason.STALE_PROCESS_SERVING, "pid 7")
+CUT: Verdict = (False, Reason.TRANSPORT_LOST, "")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "silent"),
+    [
+        ([OK, LATE], False),  # one slow answer is none
+        ([OK, LATE, LATE], True),
+        ([OK, OTHER], True),
+        ([OK, LATE, LATE, OK], False),
+        ([OK, CUT, CUT, CUT], False),  # not known
+    ],
+)
+async def test_the_next_daemon_knows_who_did_not_generate_any_more(
+    tmp_path: Path, verdicts: list[Verdict], silent: bool
+) -> None:
+    desired = placed()
+    async with Store.open(tmp_path / "stoker.db") as store:
+        said = desired.declared.spec.model_dump(mode="json")
+        await store.put("ServingSpec", "m", said, actor="t", now=NOON)
+        uid = (await store.get("ServingSpec", "m")).uid
+        desired = replace(desired, declared=replace(desired.declared, spec_uid=uid))
+        row = StoredInstance(spec_uid=uid, role="server", host="a", unit=desired.unit, path=desired.path)
+        await store.change_instance(uid, "server", "a", lambda one: one, new=row)
+        controller, memory, prober = Controller(store, Settings(data=tmp_path)), HostMemory(), Says(*verdicts)
+        for _ in verdicts:
+            await controller._generate("a", memory, prober, desired, INVOCATION)
+        (found,) = await store.instances("a", uid)
+    record = record_of(found)
+    assert record.ready_invocation == INVOCATION
+    assert (record.silent_invocation == INVOCATION) is silent
 
 
 class Port:

@@ -15,6 +15,8 @@ from daemon.planner.world import Desired, ProbeFact, Record, Retired, Unplaced, 
 MISSES_BEFORE_NOT_READY = 2
 _NOT_OURS = frozenset({Reason.STALE_PROCESS_SERVING, Reason.ARGV_MISMATCH, Reason.WRONG_MODEL})  # no slow answers
 
+_NOT_KNOWN = frozenset({Reason.PROBE_UNAUTHORIZED, Reason.TRANSPORT_LOST})
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceState:
@@ -111,15 +113,28 @@ def _down(unit: Unit, world: World) -> tuple[Truth, Reason, str]:
 def _generated(unit: Unit, fact: ProbeFact | None, record: Record | None) -> tuple[Truth, Reason, str]:
     """Ready by a generation of this invocation: of now, or as stored (a daemon restart costs no new one)."""
     proven = _proven(unit, record)
+    silent = proven and record is not None and record.silent_invocation == unit.invocation_id
     if fact is None or fact.invocation != unit.invocation_id:
+        if silent:
+            return "False", Reason.PROBE_PENDING, "did not generate when it was last asked"
         return (
             ("True", Reason.GENERATED, "") if proven else ("False", Reason.PROBE_PENDING, "not asked to generate yet")
         )
-    if fact.ok or (proven and fact.failures < MISSES_BEFORE_NOT_READY and fact.reason not in _NOT_OURS):
+    if fact.ok or (proven and not silent and not disproves(fact)):
         return "True", Reason.GENERATED, ""
-    if fact.reason in (Reason.PROBE_UNAUTHORIZED, Reason.TRANSPORT_LOST):
+    if fact.reason in _NOT_KNOWN:
         return "Unknown", fact.reason, fact.message
     return "False", fact.reason, fact.message
+
+
+def disproves(fact: ProbeFact) -> bool:
+    """Whether that its invocation has generated once does not stand against this answer."""
+    return not fact.ok and (fact.failures >= MISSES_BEFORE_NOT_READY or fact.reason in _NOT_OURS)
+
+
+def found_silent(fact: ProbeFact) -> bool:
+    """Whether it is known from this answer that its invocation does not generate."""
+    return disproves(fact) and fact.reason not in _NOT_KNOWN
 
 
 def _proven(unit: Unit, record: Record | None) -> bool:

@@ -30,6 +30,7 @@ class Record:
     started_launch: str = ""  # the launch hash of the last start or restart that we ordered
     stopped: bool = False  # the last thing we ordered was a stop
     ready_invocation: str = ""
+    silent_invocation: str = ""  # the one that did not generate any more when it was last asked
     unclean: str = ""  # why our last start was on memory in use, "" when it was on clean cards
     inherited: tuple[str, ...] | None = None  # variables that the host gives from the start; None: not noted yet
 

@@ -413,6 +413,20 @@ def test_a_unit_that_runs_and_never_generated_is_not_ready(reason: Reason) -> No
     assert not decide(world).actions
 
 
+@pytest.mark.parametrize("failures", [None, 1])
+def test_what_was_found_silent_is_not_ready_again_because_a_daemon_forgot_it(failures: int | None) -> None:
+    """The invocation has generated once, as stored; so is that it did not any more when it was last asked."""
+    d = settled()
+    invocation = d.box.units[UNIT].invocation
+    d.records["m"] = replace(d.records["m"], ready_invocation=invocation, silent_invocation=invocation)
+    world = replace(d.world(), probes={}) if failures is None else probed(d, Reason.GENERATION_TIMEOUT, failures)
+    expected = Reason.PROBE_PENDING if failures is None else Reason.GENERATION_TIMEOUT
+    assert (state(world).ready, state(world).reason) == ("False", expected)
+    assert state(d.world()).ready == "True"  # it generated
+    d.records["m"] = replace(d.records["m"], silent_invocation="e" * 32)
+    assert state(replace(d.world(), probes={})).ready == "True"
+
+
 def test_a_server_that_asks_for_a_key_is_unknown_and_left_alone() -> None:
     """C10: it lives, the probe has no key."""
     world = probed(settled(), Reason.PROBE_UNAUTHORIZED, 5)
