@@ -60,7 +60,7 @@ async def run(seed: int, folder: Path, tape: Tape) -> Result:
     dice, clock = dice_for(seed, "strays"), asyncio.get_running_loop().time
     host = SimHost(HOST, seed=seed, now=clock, load_s=2.0)
     limit = ("orphans",) * 5 + ("any", "report")
-    budget = dice_for(seed, "budget").choice((64, 64, 64, 64, 3, 1))
+    budget = dice_for(seed, "budget").choice((64,) * 8 + (3, 1))
     policy = Policy(dice.random() < 0.5, dice.choice(limit), dice.random() < 0.6, budget)
     result, breaches = Result(seed), list[Breach]()
     async with world_of(seed, folder, {HOST: host}, period_s=20) as world:
