@@ -78,7 +78,7 @@ async def _stoker_error(request: Request, error: Exception) -> JSONResponse:
         case AdmissionError():
             return problem(422, str(error), problems=error.problems)
         case NotFound():
-            return problem(404, str(error))
+            return problem(404, str(error), hint="stoker get shows what is declared")
         case Conflict() | VerbRefused():
             return problem(409, str(error))
         case TransportError() | VerbFailed():
@@ -97,7 +97,8 @@ async def _bad_request(request: Request, error: Exception) -> JSONResponse:
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = str(error.detail) if isinstance(error, HTTPException) else "internal error"
-    answer = problem(status, f"{request.method} {request.url.path[:200]}: {detail}")
+    hint = "the routes are at /openapi.json" if status in (404, 405) else ""
+    answer = problem(status, f"{request.method} {request.url.path[:200]}: {detail}", hint=hint)
     if isinstance(error, HTTPException) and error.headers:
         answer.headers.update(error.headers)
     return answer

@@ -195,14 +195,14 @@ def why_not(world: World) -> str:
     look = world.observation
     if world.withheld is Reason.HELD and not isinstance(look, Unknown) and isinstance(look.hold, str):
         return f"/etc/stoker/hold: {look.hold.strip()[:500] or '(no reason given)'}"
-    return _WITHHELD.get(world.withheld or Reason.OK, "")
+    return _WITHHELD.get(world.withheld or Reason.OK, "").format(host=world.name)
 
 
 _WITHHELD = {
     Reason.OBSERVE_ONLY: "mode is observe: the plan is shown, nothing is changed; set mode: enforce to act",
     Reason.PAUSED: "paused by a person: `stoker resume` lets it act again",
-    Reason.FENCED_OFF: "another store's daemon holds this host; `stoker takeover HOST` takes it over",
-    Reason.HOST_IDENTITY_CHANGED: "this is another machine than at first sight; `stoker takeover HOST` confirms it",
+    Reason.FENCED_OFF: "another store's daemon holds this host; `stoker takeover {host}` takes it over",
+    Reason.HOST_IDENTITY_CHANGED: "this is another machine than at first sight; `stoker takeover {host}` confirms it",
     Reason.HOST_IDENTITY_TAKEN: "another Host object is this machine: delete one of the two",
     Reason.SYSTEMD_TOO_OLD: "systemd 249 or newer is needed to act; the host is only observed",
     Reason.NOT_SYSTEMD: "PID 1 is not systemd; the host is only observed",

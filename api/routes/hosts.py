@@ -53,7 +53,7 @@ async def delete_host(request: Request, name: str) -> Response:
         item = await context.store.get("Host", name)
         all_ = await declared(context)
         if problems := admit_host_deletion(name, all_.hosts, {**all_.leaving, **all_.specs}):
-            raise Conflict(f"host {name} is in use: " + "; ".join(problem.message for problem in problems))
+            raise Conflict(f"host {name} is in use: " + "; ".join(f"{its.message}: {its.hint}" for its in problems))
         await context.store.delete("Host", name, context.now(), actor=actor_of(request))
         await context.store.finish_delete("Host", item.uid, now=context.now())
     context.hands.poke(name)

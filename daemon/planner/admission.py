@@ -91,7 +91,8 @@ def admit_host_deletion(name: str, hosts: Mapping[str, HostSpec], specs: Mapping
     )
     through = sorted(other for other, its in hosts.items() if its.ssh is not None and its.ssh.jump == name)
     problems = [Problem("metadata.name", f"spec {user} is placed on host {name}", "delete it first") for user in users]
-    return problems + [Problem("metadata.name", f"host {other} is reached through {name}") for other in through]
+    hint = "give it another road first"
+    return problems + [Problem("metadata.name", f"host {other} is reached through {name}", hint) for other in through]
 
 
 def hosts_of(spec: ServingSpec) -> tuple[str, ...]:

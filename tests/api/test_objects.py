@@ -217,6 +217,7 @@ async def test_unknown_paths_and_methods_are_problems(api: Api) -> None:
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["status"] == status
+        assert answer.json()["hint"]
 
 
 async def test_openapi_names_the_bodies(api: Api) -> None:

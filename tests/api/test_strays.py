@@ -207,6 +207,7 @@ async def test_nothing_is_taken_on_while_nothing_may_be_changed(scene: Scene, wh
     answer = await scene.clear(scene.orphan)
     assert answer.status_code == 409
     assert str(why) in answer.json()["detail"]
+    assert ("`stoker takeover gpu-a`" in answer.json()["detail"]) == (why is Reason.FENCED_OFF)
     assert memory.asked == {}
     assert any("ask-clear refused" in said and str(why) in said for said in await scene.told())
 

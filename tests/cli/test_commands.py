@@ -217,7 +217,7 @@ def test_delete_and_abandon(daemon: Daemon) -> None:
     applied(daemon)
     refused = daemon.stoker("delete", "host", "gpu-a")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "spec k26 is placed on host gpu-a" in refused.stderr
+    assert "spec k26 is placed on host gpu-a: delete it first" in refused.stderr
 
     async def instance(store: Store) -> None:
         uid = (await store.get("ServingSpec", "k26")).uid
@@ -282,7 +282,10 @@ def test_takeover_says_from_whom(daemon: Daemon) -> None:
 def test_exit_statuses(daemon: Daemon, tmp_path: Path) -> None:
     assert daemon.stoker("get").returncode == 0
     missing = daemon.stoker("get", "host", "nobody")
-    assert (missing.returncode, missing.stderr) == (1, "stoker: Host nobody does not exist\n")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        "stoker: Host nobody does not exist (stoker get shows what is declared)\n",
+    )
     for usage in (["get", "pods"], ["nonsense"], ["apply"], ["get", "-o", "xml"], ["delete", "spec"]):
         assert daemon.stoker(*usage).returncode == 2, usage
     gone = daemon.stoker("get", STOKER_URL="http://127.0.0.1:1")
