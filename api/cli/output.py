@@ -32,6 +32,10 @@ def show(document: dict[str, Any], output: Output, text: Callable[[dict[str, Any
     if output is Output.JSON:
         typer.echo(json.dumps(document, indent=2, ensure_ascii=True))
         return
-    yaml = write_yaml([document])
-    plain = all(safe(part) == part for part in yaml.splitlines())
-    typer.echo(yaml if plain else write_yaml([document], ascii_only=True), nl=False)
+    typer.echo(yaml_text([document]), nl=False)
+
+
+def yaml_text(items: list[dict[str, Any]]) -> str:
+    """YAML that can be applied again; nothing in it moves a terminal."""
+    text = write_yaml(items)
+    return text if all(safe(part) == part for part in text.splitlines()) else write_yaml(items, ascii_only=True)

@@ -10,9 +10,9 @@ import typer
 
 from api.cli.connect import API_KINDS, SHORT, HostName, KindName, ObjectName, connect, kind_of
 from api.cli.describe import describe_host, describe_spec, event_rows, observed, placements
+from api.cli.output import yaml_text
 from api.cli.text import age, block, hanging, instant, labels_text, line, safe, table
 from api.client import Client
-from api.manifest import write_yaml
 
 _HOST_HEAD = ("HOST", "MODE", "STATUS", "PLAN", "GPUS", "AGE")
 _HOST_MORE = ("ADDRESS", "GENERATION", "LABELS")
@@ -132,12 +132,6 @@ def history(name: ObjectName) -> None:
 
 def _items(client: Client, plural: str, name: str | None, selector: str) -> list[dict[str, Any]]:
     return [client.get(plural, name)] if name else client.objects(plural, selector)
-
-
-def yaml_text(items: list[dict[str, Any]]) -> str:
-    """YAML that can be applied again; nothing in it moves a terminal."""
-    text = write_yaml(items)
-    return text if all(safe(part) == part for part in text.splitlines()) else write_yaml(items, ascii_only=True)
 
 
 def _tables(found: dict[str, list[dict[str, Any]]], paused: dict[str, Any], selector: str, *, wide: bool) -> None:

@@ -12,7 +12,8 @@ from typer.core import TyperGroup
 
 from api.cli.connect import HostName, connect
 from api.cli.holders import not_known, stray_table
-from api.cli.show import Format, Output, yaml_text
+from api.cli.output import yaml_text
+from api.cli.show import Format, Output
 from api.cli.text import error_line, hanging, line
 from api.client import Client, Refused
 from daemon.settings import monotonic
