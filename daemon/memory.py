@@ -161,7 +161,7 @@ class HostMemory:
         """Whether its tree serves, as it was answered now."""
         fact = self.strays.get(question.process)
         if fact is not None:
-            self.strays[question.process] = answered(fact, question.ports, serves, now_s)
+            self.strays[question.process] = answered(fact, question.ports, serves, now_s, marked=question.marked)
 
     def _see_health(self, look: Observation) -> None:
         """Which cards are well again since the last look."""

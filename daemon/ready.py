@@ -27,6 +27,7 @@ EFFECTIVE_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
 NEAR = (LOOPBACK, "127.0.0.2", "127.0.0.3", "127.0.0.4")  # all of 127/8 is this machine
 _TELLS = frozenset({None, Reason.GENERATION_TIMEOUT, Reason.GENERATION_FAILED})  # was asked, and was silent or no HTTP
+_NOT_SO = frozenset({400, 404, 405, 413, 415, 422, 429})  # of a server that lives: not this question, or not now
 NO_UNIT = "stoker-none.service"  # a probe of a port that is no unit's; systemd shows it as not found
 
 
@@ -198,10 +199,11 @@ class Prober:
         unsure = doors is None or len(places) > len(set(places))
         for address in doors or ():
             models, made = await self._door(port, address, first if address == LOOPBACK else None, patience_s)
-            if _asks_for_a_key(models) or _asks_for_a_key(made) or _generated_here(made):
+            if _asks_for_a_key(models) or _asks_for_a_key(made) or _generated_here(made) or _refused(models, made):
                 return True
             last = models if made is None else made
             told = last is not None and last.failure in _TELLS and last.listeners == first.listeners
+            told = told and not _overloaded(models) and not _overloaded(made)
             unsure = unsure or not told
         return None if unsure else False
 
@@ -245,6 +247,16 @@ def _near(listen: str) -> str:
 
 def _asks_for_a_key(answer: ProbeAnswer | None) -> bool:
     return answer is not None and answer.failure is None and answer.http_status in (401, 403)
+
+
+def _refused(models: ProbeAnswer | None, made: ProbeAnswer | None) -> bool:
+    """It lists its models, and our generation is none of its kind (embeddings alone, a chat) or one too many."""
+    return _generated_here(models) and made is not None and made.failure is None and made.http_status in _NOT_SO
+
+
+def _overloaded(answer: ProbeAnswer | None) -> bool:
+    """503 is of a full queue, of a load, or of the end: it tells nothing."""
+    return answer is not None and answer.failure is None and answer.http_status == 503
 
 
 def _generated_here(answer: ProbeAnswer | None) -> bool:

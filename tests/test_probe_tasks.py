@@ -216,6 +216,41 @@ async def test_a_request_that_could_not_be_made_is_no_answer(response: tuple[int
     assert await Prober(Tool(response)).serves((9000,), 1.0) is serves
 
 
+class Api(Port):
+    """A host on whose port a server answers with one status for its models and another one for a generation."""
+
+    def __init__(self, models: int, made: int) -> None:
+        super().__init__((*NEAR, True))
+        self._models, self._made, self._generation = models, made, False
+
+    async def call(self, verb: str, stdin: bytes, timeout_s: float) -> bytes:
+        self._generation = b"\nmethod POST\n" in stdin
+        return await super().call(verb, stdin, timeout_s)
+
+    def answer(self, reached: str) -> tuple[int, bytes]:
+        return 0, b"%d\n{}" % (self._made if self._generation else self._models)
+
+
+@pytest.mark.strays
+@pytest.mark.parametrize(
+    ("models", "made", "serves"),
+    [
+        (200, 200, True),
+        (200, 404, True),  # a server of embeddings alone
+        (200, 400, True),  # a chat alone, or another name for its model
+        (200, 429, True),  # full
+        (200, 500, False),  # its engine is dead
+        (404, 404, False),  # HTTP, and no engine's
+        (503, 503, None),  # loads, is full, or ends
+        (200, 503, None),
+    ],
+)
+async def test_a_server_that_answers_but_not_to_this_question_is_alive(
+    models: int, made: int, serves: bool | None
+) -> None:
+    assert await Prober(Api(models, made)).serves((9000,), 1.0) is serves
+
+
 @pytest.mark.strays
 @pytest.mark.parametrize(("listening", "looks"), [([(*NEAR, True)], 1), ([(*NEAR, False), (*NEAR, False)], 0)])
 async def test_an_answer_makes_a_look_at_once_and_none_makes_no_loop(
@@ -227,7 +262,7 @@ async def test_an_answer_makes_a_look_at_once_and_none_makes_no_loop(
         controller = Controller(store, Settings(data=tmp_path))
         controller._queue = WorkQueue(asyncio.get_running_loop(), lambda: 0.5)
         memory = HostMemory(strays={stray: StrayFact(0.0)}, asking={stray})
-        question = ServeQuestion(stray, (9000,), 1.0)
+        question = ServeQuestion(stray, (9000,), marked=True)
         await controller._ask_serves("a", memory, Prober(Port(*listening)), question)
         assert len(controller._queue) == looks
         assert memory.asking == set()

@@ -24,9 +24,9 @@ SIGHTING_GAP_S = 0.5
 LOOK_GOOD_S = 30.0
 SURVIVES_KILL_S = 10.0
 HEAD_START_S = 5.0  # at most a quarter of the grace
-MARKED_PATIENCE_S = 4.0  # our own mark already says whose it is
+MARKED_PATIENCE_S = 4.0
 ASK_AGAIN_S = 5.0  # what gave no answer is asked again no sooner
-LIKELY_PATIENCE_S = 15.0  # a saturated server of somebody else answers late
+LIKELY_PATIENCE_S = 15.0
 _LEVELS: tuple[StrayLimit, ...] = ("report", "orphans", "any")
 
 
@@ -41,11 +41,19 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ServeQuestion:
-    """Whether any of these ports, of the tree of this process, generates or asks for a key, and how long to wait."""
+    """Whether any of these ports, of the tree of this process, generates or asks for a key, and how long to wait.
+
+    `marked`: our own mark already says whose it is; of anybody else's server one silence tells nothing.
+    """
 
     process: ProcessId
     ports: tuple[int, ...]
-    patience_s: float
+    marked: bool
+
+    @property
+    def patience_s(self) -> float:
+        """A saturated server of somebody else answers late."""
+        return MARKED_PATIENCE_S if self.marked else LIKELY_PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,5 +239,5 @@ def _questions(world: World, look: Observation, holders: Holders) -> tuple[Serve
         if (old or holder.ownership.owner == "unknown") and (marked or is_engine(process, shapes)):
             ports = tree_ports(process, look, shapes)
             if ports:
-                asked.append(ServeQuestion(process.id, ports, MARKED_PATIENCE_S if marked else LIKELY_PATIENCE_S))
+                asked.append(ServeQuestion(process.id, ports, marked))
     return tuple(asked)

@@ -22,9 +22,10 @@ SMALL_SHARE_MIB = 1024
 NOBODY_HERE = -1
 LINE_CHARS = 120  # of a command line within a sentence
 MOST_TOLD = 3
+_REACHED_APART = frozenset({"--uds", "--ssl-keyfile", "--ssl-certfile", "--tls-key-path", "--tls-cert-path"})
 SERVES_GOOD_S = 30.0  # how long an answer to "does its tree serve" is believed, and when it is asked again
 SERVES_STANDS_S = 90.0  # how long "it serves" stands while the next answer is on its way
-SILENT_BEFORE_BELIEVED = 3  # answers that what was seen to serve does not any more: a busy server is silent too
+SILENT_BEFORE_BELIEVED = 3  # answers in a row that it does not serve: a busy server is silent too
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +165,17 @@ def _asked(fact: StrayFact | None, ports: tuple[int, ...]) -> bool:
     return fact is not None and fact.serves is False and set(ports) <= set(fact.ports)
 
 
-def answered(fact: StrayFact, ports: tuple[int, ...], serves: bool, now_s: float) -> StrayFact:
-    """What is known after one more answer, about these ports."""
-    silent = 0 if serves else fact.silent + 1
-    stands = serves or (fact.serves is True and silent < SILENT_BEFORE_BELIEVED)
+def answered(fact: StrayFact, ports: tuple[int, ...], serves: bool, now_s: float, *, marked: bool) -> StrayFact:
+    """What is known after one more answer, about these ports. `marked`: the process carries our own mark.
+
+    That it does not serve is believed when it was said often enough of all of them; of one that is ours and never
+    served once is enough.
+    """
+    anew = not set(ports) <= set(fact.ports)
+    silent = 0 if serves else 1 if anew else fact.silent + 1
+    enough = silent >= SILENT_BEFORE_BELIEVED or (marked and fact.serves is not True)
+    before = None if anew and fact.serves is False else fact.serves
+    stands = True if serves else False if enough else before
     return replace(fact, serves=stands, asked_at_s=now_s, ports=ports, silent=silent)
 
 
@@ -334,7 +342,8 @@ def unseen_listeners(look: Observation, ports: Iterable[int]) -> tuple[int, ...]
 def tree_ports(process: Process, look: Observation, shapes: Shapes = BUILT_IN) -> tuple[int, ...] | None:
     """Listening ports of the engine's tree that the process is in, and of its group, among the candidates.
 
-    None when they are not known: the listeners are not, or an ancestor was not seen.
+    None when they are not known: the listeners are not, an ancestor was not seen, or one of them says that it is
+    reached by TLS or a socket of the file system, where it cannot be asked.
     """
     table = {p.id.pid: p for p in _processes(look)}
     root = process
@@ -354,7 +363,13 @@ def tree_ports(process: Process, look: Observation, shapes: Shapes = BUILT_IN) -
         more = {p.id.pid for p in table.values() if p.ppid in family and p.id.pid > 1} - family
         family |= more
         grown = bool(more)
+    if any(_apart(table[pid]) for pid in family & table.keys()):
+        return None
     return tuple(sorted({x.port for x in look.listeners if family.intersection(x.pids)}))
+
+
+def _apart(process: Process) -> bool:
+    return any(word.partition("=")[0] in _REACHED_APART for word in process.argv)
 
 
 def identities(holders: Iterable[Holder]) -> tuple[ProcessId, ...]:

@@ -112,7 +112,9 @@ class Driver:
             if isinstance(action, Signal):
                 self._note(action)
         for question in plan.questions:
-            self.facts[question.process] = answered(self.facts[question.process], question.ports, False, self.now_s)
+            self.facts[question.process] = answered(
+                self.facts[question.process], question.ports, False, self.now_s, marked=question.marked
+            )
         for wanted in plan.probes:
             self.probes[wanted.unit] = ProbeFact(wanted.invocation, self.now_s, True, Reason.GENERATED, "")
         for gone in plan.finished:

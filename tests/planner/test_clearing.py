@@ -149,11 +149,32 @@ class TestServing:
         silences = [(True, True), (False, True), (False, True), (True, True)]
         silences += [(False, True), (False, True), (False, False), (False, False), (True, True), (False, True)]
         for at_s, (serves, believed) in enumerate(silences):
-            fact = answered(fact, ports, serves, float(at_s))
+            fact = answered(fact, ports, serves, float(at_s), marked=True)
             assert (fact.serves, fact.asked_at_s, fact.ports) == (believed, at_s, ports)
 
-    def test_what_never_served_is_believed_at_its_first_silence(self) -> None:
-        assert answered(StrayFact(0.0), (9000,), False, 1.0).serves is False
+    def test_what_is_ours_and_never_served_is_believed_at_its_first_silence(self) -> None:
+        assert answered(StrayFact(0.0), (9000,), False, 1.0, marked=True).serves is False
+
+    def test_of_anybodys_server_the_third_silence_in_a_row_is_the_first_that_tells(self) -> None:
+        """A hand-started server under full load is silent the first time that this daemon asks it."""
+        fact, told = StrayFact(0.0), []
+        for at_s in range(4):
+            fact = answered(fact, (9000,), False, float(at_s), marked=False)
+            told.append(fact.serves)
+        assert told == [None, None, False, False]
+        fact = answered(fact, (9000, 9001), False, 4.0, marked=False)  # it opened another port meanwhile
+        assert fact.serves is None
+        assert answered(fact, (9000, 9001), True, 5.0, marked=False).serves is True
+
+    @pytest.mark.parametrize("words", [("--uds", "/run/e.sock"), ("--ssl-keyfile=/k",), ("--ssl-certfile", "/c")])
+    def test_a_server_that_cannot_be_asked_over_plain_http_is_nobodys_to_end(self, words: tuple[str, ...]) -> None:
+        for ports in ((), (9000,)):
+            d = driver("any", "any")
+            d.box.spawn(("vllm", "serve", "/models/x", *words), "/gone", gpus={UUIDS[0]: 9000}, ports=ports)
+            plan = decide(at(d.world()))
+            assert owners(plan) == ["unknown"]
+            assert not signalled(plan)
+            assert not plan.questions
 
     def test_a_server_by_hand_stays_foreign_while_it_is_asked_again_and_again(self) -> None:
         """Answers come some looks late: what is said of it does not turn meanwhile."""
