@@ -6,6 +6,7 @@ reconcile. The key of a server never appears here yet: a 401 is an answer, `Prob
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from typing import Any
@@ -197,8 +198,9 @@ class Prober:
             return None
         doors, places = _doors(first), [listener.address for listener in first.listeners]
         unsure = doors is None or len(places) > len(set(places))
-        for address in doors or ():
-            models, made = await self._door(port, address, first if address == LOOPBACK else None, patience_s)
+        known = {LOOPBACK: first}
+        asked = (self._door(port, address, known.get(address), patience_s) for address in doors or ())
+        for models, made in await asyncio.gather(*asked):  # side by side: each may take all its patience
             if _asks_for_a_key(models) or _asks_for_a_key(made) or _generated_here(made) or _refused(models, made):
                 return True
             last = models if made is None else made

@@ -36,8 +36,8 @@ from tests.simulation.watch import Breach, Looks, Schedule, Watcher
 from tests.simulation.world import World, dice_for, world_of
 
 HOST = "gpu-a"
-CLEARED_WITHIN_S = 150.0
-SERVES_WITHIN_S = 200.0
+CLEARED_WITHIN_S = 240.0  # a silent port is asked three times, with patience for somebody else's server under load
+SERVES_WITHIN_S = 300.0
 QUIET_S = 5.0
 STEP_S = 1.0
 
