@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from daemon.domain.observation import Gpu, Observation, Process, Unknown
+from daemon.domain.observation import Gpu, Observation, Process, Unit, Unknown
 from daemon.domain.status import Reason
 from daemon.engines.takes import memory_share
 from daemon.planner.cards import Card, limit_of, loose_mib
@@ -21,8 +22,10 @@ from daemon.planner.holders import (
     Holders,
     command_of,
     in_container,
+    ledger_of,
     unseen_listeners,
 )
+from daemon.planner.ownership import attribute
 from daemon.planner.protect import is_mps_server, mps_runs
 from daemon.planner.world import Desired, World
 
@@ -62,7 +65,8 @@ def blockers(desired: Desired, holders: Holders | Unknown, look: Observation, wo
 def strangers(desired: Desired, holders: Holders | Unknown, look: Observation, world: World) -> tuple[Held, ...]:
     """Who would keep a unit that runs from coming up again, so that a restart would only take it down.
 
-    Other instances are none: one of them may itself be about to make room. Nor is what memory alone tells.
+    Other instances are none: one of them may itself be about to make room. Nor is what memory alone tells, nor what the
+    unit itself left elsewhere: that is an orphan as soon as the unit is down.
     """
     if isinstance(holders, Unknown):
         return ((holders.reason, f"holders are not known: {holders.detail}"),)
@@ -71,7 +75,21 @@ def strangers(desired: Desired, holders: Holders | Unknown, look: Observation, w
     others = [
         h for h in _in_the_way(desired, holders) if h.ownership.owner != "managed" and h.unit_group != desired.unit
     ]
-    return tuple(_blocker(holder, world, look) for holder in others)
+    return tuple(_blocker(h, world, look) for h in others if not _cleared_once_down(h, desired, world, look))
+
+
+def _cleared_once_down(holder: Holder, desired: Desired, world: World, look: Observation) -> bool:
+    """Whether it carries the mark of this very unit, and may be ended when that no longer runs."""
+    if holder.ownership.unit != desired.unit or isinstance(look.units, Unknown):
+        return False
+    units = tuple(_down(unit) if unit.name == desired.unit else unit for unit in look.units)
+    then = attribute(holder.process, ledger_of(world, replace(look, units=units)))
+    verdict = may_clear(replace(holder, ownership=then), world, look, mps_runs(look))
+    return then.orphan and verdict.reason in (Reason.OK, Reason.NOT_OBSERVED_YET)
+
+
+def _down(unit: Unit) -> Unit:
+    return replace(unit, active_state="inactive", sub_state="dead", main_pid=0, control_pid=0, control_group="")
 
 
 def advice(reason: Reason) -> str:

@@ -236,6 +236,29 @@ def test_what_runs_is_not_taken_down_for_a_launch_that_could_not_come_up(what: s
     assert driver.serves("m")
 
 
+@pytest.mark.parametrize("serves", [False, True])
+def test_what_the_unit_itself_left_beside_it_keeps_no_declaration_waiting(serves: bool) -> None:
+    """A worker out of the live unit's cgroup is nobody's to end while it lives, and its orphan once it is down.
+
+    One that serves stays somebody's server then too: the unit is not taken down for it.
+    """
+    driver = settled(gpus=(0,))
+    marks = driver.box.procs[driver.box.units[UNIT].main].marks
+    ports = (9000,) if serves else ()
+    left = driver.box.spawn(("sglang::scheduler",), "/gone", marks=marks, gpus={UUIDS[0]: 9_000}, ports=ports)
+    main = driver.box.units[UNIT].main
+    driver.specs["m"] = spec(gpus=(0,), port=30_009)
+    if not serves:
+        driver.settle()
+        assert driver.serves("m")
+        assert left.pid not in driver.box.procs
+        return
+    for _ in range(6):
+        driver.facts |= {i: replace(f, serves=True, asked_at_s=driver.now_s) for i, f in driver.facts.items()}
+        assert "restart" not in verbs(driver.turn())
+    assert driver.box.units[UNIT].main == main
+
+
 def test_a_launch_that_differs_is_restarted_for_beside_an_instance_that_makes_room() -> None:
     """The card of another instance of ours is waited for in the gate: it may be about to move itself."""
     driver = settled(gpus=(0,))

@@ -151,9 +151,16 @@ def field(**values: object) -> Callable[[Observation, int], Observation]:
 
 
 def row(look: Observation, at: int) -> Observation:
+    """One that listens nowhere: of a listener without its row nothing is lost, it has ended and serves no more.
+
+    The helper names all its candidates and those that ended meanwhile; with another row missing there are no processes.
+    """
     assert isinstance(look.processes, tuple)
-    at %= len(look.processes)
-    return replace(look, processes=look.processes[:at] + look.processes[at + 1 :])
+    assert isinstance(look.listeners, tuple)
+    listening = {pid for listener in look.listeners for pid in listener.pids}
+    quiet = [process for process in look.processes if process.id.pid not in listening]
+    lost = quiet[at % len(quiet)] if quiet else None
+    return replace(look, processes=tuple(process for process in look.processes if process is not lost))
 
 
 def of_unit(**values: object) -> Callable[[Observation, int], Observation]:
