@@ -184,6 +184,13 @@ flat() { tr '\n\0' '\001\n' <"$T/$1" >"$T/$1.flat" || mark "$1" 3; }
 # shellcheck disable=SC2016
 CHOOSE='
 function port_of(hex,  i, n) { n = 0; for (i = 1; i <= 4; i++) n = n * 16 + index("0123456789ABCDEF", substr(hex, i, 1)) - 1; return n }
+function ended(p,  f, text, a) { # since it was listed: one that ends has no address space, and its files are closed to all but root
+    f = "/proc/" p "/stat"
+    if ((getline text < f) <= 0) return 1
+    close(f)
+    sub(/^.*\) /, "", text)
+    split(text, a, " ")
+    return a[1] == "Z" || a[1] == "X" || a[21] == "0" }
 function parent_of(q) { return (q in ppid) ? ppid[q] : 0 }
 BEGIN { k = split(units, a, " "); for (i = 1; i <= k; i++) wanted[a[i]] = 1
     k = split(ports, a, " "); for (i = 1; i <= k; i++) needed[a[i]] = 1 }
@@ -210,7 +217,7 @@ FNR % 2 { split($0, a, "/"); pid = a[3]; next }
 { sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3] }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
-    for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X") bad = bad denied[p] "\n" # a zombie holds nothing
+    for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X" && !ended(p)) bad = bad denied[p] "\n" # a zombie holds nothing
     for (p in main) seed[p] = 1
     for (p in seed) if (p in ppid) { want[p] = 1; if (p > 1 && pgrp[p] > 1) groups[pgrp[p]] = 1 }
     # Up from each process to one that is decided: no chain of processes, however long, is walked twice.

@@ -58,9 +58,10 @@ def readable() -> bool:
 
 
 def gone(process: Path) -> bool:
-    """Whether it ended meanwhile: a zombie's open files are closed to all but root."""
+    """Whether it ended meanwhile, or is about to (no address space): its open files are closed to all but root."""
     try:
-        return (process / "stat").read_text(errors="replace").rpartition(") ")[2][:1] in ("Z", "X")
+        facts = (process / "stat").read_text(errors="replace").rpartition(") ")[2].split()
+        return facts[0] in ("Z", "X") or facts[20] == "0"
     except OSError:
         return True
 
