@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from daemon.domain.observation import Observation, Unit, Unknown
-from daemon.domain.status import Event
+from daemon.domain.status import Event, Reason
 from daemon.journal import evidence_of
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics
@@ -52,27 +52,24 @@ class Turns:
                 continue
             self._metrics.restarts.labels("systemd" if unit.restarts > 0 else "by-hand").inc()
             text, failure = await evidence_of(road, unit.name, before, world.observation)
-            event = Event(
-                reason=failure,
-                message=f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} times by systemd)",
-                kind="ServingSpec",
-                name=desired.declared.spec_name,
-                severity="Warning",
-                evidence=text,
-            )
+            said = f"{unit.name} on {world.name} was restarted, not by Stoker ({unit.restarts} times by systemd)"
             memory.down_since.setdefault(unit.name, self._clock())
-            await self._store.add_event(event, self._wall())
+            await self._tell(desired, failure, said, text)
 
     async def _tell_failed(self, road: Asks, look: Observation, desired: Desired, unit: Unit) -> None:
         """The end of a unit that systemd does not start again, told once with the journal's evidence."""
         text, failure = await evidence_of(road, unit.name, unit.invocation_id, look)
+        said = f"{unit.name} on {look.host} failed: {unit.result}, exit status {unit.exec_main_status}"
+        await self._tell(desired, failure, said, text)
+
+    async def _tell(self, desired: Desired, reason: Reason, said: str, evidence: str) -> None:
         event = Event(
-            reason=failure,
-            message=f"{unit.name} on {look.host} failed: {unit.result}, exit status {unit.exec_main_status}",
+            reason=reason,
+            message=said,
             kind="ServingSpec",
             name=desired.declared.spec_name,
             severity="Warning",
-            evidence=text,
+            evidence=evidence,
         )
         await self._store.add_event(event, self._wall())
 

@@ -87,7 +87,7 @@ facts() { # what changes with an upgrade or a boot alone is kept in /run: two sl
         [ -z "$systemd" ] || mv "$T/kept" "$kept" || kept=$T/kept
         [ -n "$systemd" ] || kept=$T/kept
     fi
-    cat "$kept"
+    while read -r fact; do echo "$fact"; done <"$kept"
 }
 
 meta() {
@@ -116,28 +116,42 @@ one_file() { # NAME FILE: a small file as a section; exit 1 when there is none, 
 
 # The two scans take the processes as /proc/PID: the shell would look each longer name up before the tool does.
 
-scan_fds() { # NAME PROCESS…: every open file: PATH NUL TARGET NUL; -lname would read most links twice
+scan_fds() { # NAME PROCESS…: every open file, PATH TARGET NUL; of them sockets and devices of the driver as lines in NAME.flat
     half=$1
     shift
+    # -lname would read most links twice.
     # shellcheck disable=SC2046
-    quick "$half" find $(printf '%s/fd ' "$@") -maxdepth 1 -type l -printf '%h\0%l\0'
-    flat "$half"
+    quick "$half" find $(printf '%s/fd ' "$@") -maxdepth 1 -type l -printf '%h %l\0'
+    { tr '\n\0' '\001\n' <"$T/$half" || mark "$half" 3; } | grep -a -- "^[^ ]* \(socket:\[\|${DEVICES%"*"}\)" >"$T/$half.flat"
+    [ $? -le 1 ] || mark "$half" 3
 }
 
-scan_half() { # NAME DIGITS: the same of the processes whose numbers end in one of these
+scan_half() { # NAME DIGITS: starts the same of the processes whose numbers end in one of these; adds to $table
+    lowest=''
+    for digit in 1 2 3 4 5 6 7 8 9; do
+        case $2 in *$digit*) [ ! -d "/proc/$digit" ] || lowest="$lowest /proc/$digit" ;; esac
+    done
     set +f
     # shellcheck disable=SC2086
-    set -- "$1" /proc/[$2] /proc/[0-9]*[$2]
-    scan_fds "$@"
+    set -- "$1" $lowest /proc/[0-9]*[$2] # each pattern reads the whole of /proc
+    set -f
+    scan_fds "$@" &
+    jobs="$jobs $!"
+    shift
+    table="$table $*"
 }
 
-scan_table() { # PROCESS…: the stat of every process: FILE NUL CONTENT NUL
+scan_table() { # PROCESS…: the stat of every process, as lines PID STATE PPID PGRP
     # shellcheck disable=SC2046
     quick all grep -azsHZ '' $(printf '%s/stat ' "$@")
-    flat all
+    # shellcheck disable=SC2016
+    { tr '\n\0' '\001\n' <"$T/all" || mark all 3; } | awk -v dead="$T/dead" '
+        FNR % 2 { split($0, a, "/"); pid = a[3]; next }
+        { sub(/^.*\) /, ""); split($0, a, " "); print pid, a[1], a[2], a[3]; if (a[1] == "Z") print pid > dead }
+        ' >"$T/all.flat" || mark all 3
     # Zombies are in no cgroup.procs.
-    # shellcheck disable=SC2046
-    set -- $(sed -n 's|^\([0-9]*\) (.*) Z .*|/proc/\1|p' "$T/all.flat")
+    set --
+    [ ! -s "$T/dead" ] || while read -r pid; do set -- "$@" "/proc/$pid"; done <"$T/dead"
     [ $# = 0 ] || groups_of zombies "$@"
 }
 
@@ -151,7 +165,8 @@ scan_members() { # PROCESS…: pids, one a line
     if [ -n "$roots" ] && [ -n "$units" ]; then
         # shellcheck disable=SC2046,SC2086
         quick members find $roots -name cgroup.procs \( $(printf -- '-path */%s/* -o ' $units) -false \) -exec cat {} +
-        odd=$(grep -cvE 'No such (file or directory|device)$' "$T/members.err") # a cgroup that went away meanwhile
+        odd=0 # but for a cgroup that went away meanwhile
+        [ ! -s "$T/members.err" ] || odd=$(grep -cvE 'No such (file or directory|device)$' "$T/members.err")
     elif [ -z "$units" ]; then
         odd=0
     fi
@@ -176,9 +191,6 @@ scan_sessions() {
     set -f
     [ $# = 0 ] || quick leaders grep -sH '^LEADER=[0-9]' "$@"
 }
-
-# Pairs become lines: newlines inside become \001, NULs end the line.
-flat() { tr '\n\0' '\001\n' <"$T/$1" >"$T/$1.flat" || mark "$1" 3; }
 
 # Chooses the candidates: seeds, their descendants and groups, and the ancestors of all these.
 # shellcheck disable=SC2016
@@ -205,16 +217,14 @@ mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = 
 mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) {
         if ($0 ~ /Permission denied$/ && match($0, /\/proc\/[0-9]+\/fd/)) denied[substr($0, RSTART + 6, RLENGTH - 9)] = $0
         else bad = bad $0 "\n" } next }
-mode == "fds" && FNR % 2 { place = $0; next }
-mode == "fds" { if (!/^socket:\[/ && index($0, devices) != 1) next
-    split(place, a, "/"); pid = a[3]
+mode == "fds" { split($1, a, "/"); pid = a[3]; sub(/^[^ ]* /, "")
+    if (!/^socket:\[/ && index($0, devices) != 1) next
     if (/^socket:\[/) { ino = substr($0, 9, length($0) - 9)
         if ((ino in lport) && !seen[pid, ino]++) { owners[ino] = owners[ino] (owners[ino] == "" ? "" : ",") pid; serves[ino, pid] = 1
             if (lport[ino] in needed) seed[pid] = 1 } }
     else if (!seen[pid, $0]++) { seed[pid] = 1; sub(/.*\//, ""); gsub(/[^A-Za-z0-9._-]/, "?"); print pid, $0 > (dir "/nvfds") }
     next }
-FNR % 2 { split($0, a, "/"); pid = a[3]; next }
-{ sub(/^.*\) /, ""); split($0, a, " "); letter[pid] = a[1]; ppid[pid] = a[2]; pgrp[pid] = a[3] }
+NF == 4 { letter[$1] = $2; ppid[$1] = $3; pgrp[$1] = $4 }
 END {
     if (!(self in ppid) || !(1 in ppid)) bad = bad "the process table could not be read whole\n"
     for (p in denied) if ((p in letter) && letter[p] != "Z" && letter[p] != "X" && !ended(p)) bad = bad denied[p] "\n" # a zombie holds nothing
@@ -278,32 +288,37 @@ choose() { # sets $pids and $mains; sections nvfds, sockets and sessions come ou
 }
 
 # shellcheck disable=SC2046,SC2086
-processes() {
-    files='' mains_environ='' environ='' links=''
+processes() { # in two halves, for two cores
+    owners &
+    owners_job=$!
+    files='' environ=''
     for p in $pids; do
         files="$files /proc/$p/cmdline /proc/$p/stat /proc/$p/cgroup" # what may be empty first, so that a cut shows
         environ="$environ /proc/$p/environ"
-    done
-    for p in $mains; do
-        mains_environ="$mains_environ /proc/$p/environ"
-        links="$links /proc/$p/cwd /proc/$p/exe"
     done
     tool processes grep -asHZ '' $files
     [ "$code" -le 2 ] && code=$whole_code
     [ "$whole_code" = 0 ] || cat "$T/bad" >"$T/processes"
     mark processes "$code"
-    quick uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
-    [ "$code" -gt 2 ] || mark uids 0
     tool environ grep -azsHZ '^STOKER_' $environ
     spoiled=$code
     if [ -n "$mains" ] && [ -n "$names" ]; then
-        tool environ2 grep -azsHZ -E "^(${names#|})" $mains_environ
+        tool environ2 grep -azsHZ -E "^(${names#|})" $(printf '/proc/%s/environ ' $mains)
         [ "$code" -le 2 ] || spoiled=$code
         cat "$T/environ2" >>"$T/environ"
     fi
     [ "$spoiled" -gt 2 ] && mark environ "$spoiled" || mark environ 0
-    [ -z "$links" ] || quick exe find $links -maxdepth 0 -printf '%p\0%l\0'
-    [ -n "$links" ] && [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
+    wait "$owners_job"
+}
+
+# shellcheck disable=SC2046,SC2086
+owners() { # whose they are, and what the main processes run and where
+    quick uids grep -sH '^Uid:' $(printf '/proc/%s/status ' $pids)
+    [ "$code" -gt 2 ] || mark uids 0
+    users
+    code=0
+    [ -z "$mains" ] || quick exe find $(printf '/proc/%s/cwd /proc/%s/exe ' $(for p in $mains; do echo "$p $p"; done)) -maxdepth 0 -printf '%p\0%l\0'
+    [ "$code" -gt 1 ] && mark exe "$code" || mark exe 0
 }
 
 candidates() { # whose environment can be read, and who is gone: asked after all else was read of them
@@ -376,13 +391,11 @@ observe() {
     ask_driver
     ask_kernel
     # The scan of open files is the longest part: two halves, for two cores.
-    scan_half even 02468 &
-    jobs=$!
-    scan_half odd 13579 &
-    jobs="$jobs $!"
-    set +f
-    set -- /proc/[0-9]*
-    set -f
+    jobs='' table=''
+    scan_half odd 13579
+    scan_half even 02468
+    # shellcheck disable=SC2086
+    set -- $table
     scan_table "$@" &
     jobs="$jobs $!"
     facts >"$T/meta" 2>/dev/null &
@@ -407,12 +420,11 @@ observe() {
     ask_others &
     others_job=$!
     processes
+    wait "$others_job"
     candidates
-    users
     mark sessions "$systemd_code"
     meta >>"$T/meta" 2>/dev/null
     mark meta $?
-    wait "$others_job"
     # shellcheck disable=SC2046
     answer 0 meta hold fence gpus apps health kernel space asked units loaded others paths dropins texts candidates processes uids users environ environ_ok nvfds sockets sessions exe $([ "$left" = 0 ] || echo shm)
 }

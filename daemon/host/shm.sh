@@ -24,11 +24,10 @@ list_left() { # into $T/left: NAME UID USER SIZE INODE CHANGED of each plain fil
 HELD='
 mode == "left" { inode[$5] = $1; name[$1] = 1; line[++n] = $0; next }
 mode == "maps" { if ($4 == device && ($5 in inode)) held[inode[$5]] = 1; next }
-FNR % 2 { next }
 { sub(/ \(deleted\)$/, ""); sub(/.*\//, ""); if ($0 in name) held[$0] = 1 }
 END { for (i = 1; i <= n; i++) { split(line[i], a, " "); print line[i], (a[1] in held) ? "held" : "free" } }'
 
-hold_left() { # FDS…: into $T/shm the same lines with `held` or `free`; false when that could not be seen for everybody
+hold_left() { # SCAN…: into $T/shm the same lines with `held` or `free`; false when that could not be seen for everybody
     device=$(awk -v at="$SHM" '$5 == at { split($3, a, ":"); d = sprintf("%02x:%02x", a[1], a[2]) } END { print d }' /proc/self/mountinfo)
     [ -n "$device" ] || { echo "$SHM is no file system of its own" >"$T/shm"; return 1; }
     set +f
@@ -37,7 +36,8 @@ hold_left() { # FDS…: into $T/shm the same lines with `held` or `free`; false 
     set -f
     grep -vE "$WENT_AWAY" "$T/maps.err" >"$T/shm" && return 1
     [ "$code" -le 2 ] || { echo "mappings: exit status $code" >"$T/shm"; return 1; }
-    awk -v device="$device" "$HELD" mode=left "$T/left" mode=maps "$T/maps" mode=fds "$@" >"$T/shm"
+    for scan in "$@"; do tr '\n\0' '\001\n' <"$T/$scan" || return; done >"$T/open"
+    awk -v device="$device" "$HELD" mode=left "$T/left" mode=maps "$T/maps" mode=fds "$T/open" >"$T/shm"
 }
 
 leftovers() { # section shm: the host's clock and for how long (1/100 s) this look has lasted, then a line for each file; who holds it is asked only where there is one
@@ -47,7 +47,7 @@ leftovers() { # section shm: the host's clock and for how long (1/100 s) this lo
     fi
     [ "$whole_code" = 0 ] || { mark shm "$whole_code"; return; }
     if [ -s "$T/left" ]; then
-        hold_left "$T/even.flat" "$T/odd.flat" || { mark shm 1; return; }
+        hold_left even odd || { mark shm 1; return; }
     else
         : >"$T/shm"
     fi
@@ -57,7 +57,7 @@ leftovers() { # section shm: the host's clock and for how long (1/100 s) this lo
     mark shm 0
 }
 
-fds_now() { # into $T/fds.flat every open file of everybody, as a look has it; false when it could not be read whole
+fds_now() { # into $T/fds every open file of everybody, as a look has it; false when it could not be read whole
     set +f
     scan_fds fds /proc/[0-9]*
     set -f
@@ -78,7 +78,7 @@ sweep_shm() { # each file is looked at again in the step that removes it
     fixed "$limit_ms"
     list_left || refuse 1 "$SHM cannot be read"
     fds_now || refuse 1 "not everybody's open files can be read: $(head -c 500 "$T/fds.err")"
-    hold_left "$T/fds.flat" || refuse 1 "$(cat "$T/shm")"
+    hold_left fds || refuse 1 "$(cat "$T/shm")"
     while read -r name uid inode changed; do
         now_shows=$(awk -v name="$name" '$1 == name { print $2, $5, $6, $7 }' "$T/shm")
         case $now_shows in

@@ -392,7 +392,7 @@ def test_a_long_chain_of_processes_is_walked_once(tmp_path: Path) -> None:
     assert program is not None
     pids = [1, *random.sample(range(2, 400_000), 20_000)]
     parents = zip(pids, [0, *pids], strict=False)
-    table = "".join(f"/proc/{pid}/stat\n{pid} (x) S {parent} {pid} {pid} 0\n" for pid, parent in parents)
+    table = "".join(f"{pid} S {parent} {pid}\n" for pid, parent in parents)
     (tmp_path / "all").write_text(table, encoding="ascii")
     (tmp_path / "apps").write_text(f"GPU-0, {pids[3]}, a, 3\n", encoding="ascii")
     constants = {"units": "", "devices": "/dev/nvidia", "ports": "", "dir": str(tmp_path), "self": pids[5], "whole": 0}
