@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,28 +18,24 @@ from daemon.bus import Seams, Watches
 from daemon.by_hand import ByHand, record_look, take_over
 from daemon.chosen import ssh_settings, watch_limits
 from daemon.doctor import examine
-from daemon.domain.errors import StokerError, TransportError
+from daemon.domain.errors import TransportError
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Fence, Unknown
 from daemon.domain.status import Event, Reason
 from daemon.domain.text import duration_s
+from daemon.inquiries import Inquiries
 from daemon.install import ensure_helper
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
 from daemon.metrics.samples import FleetSample, HostNow
-from daemon.planner.clearing import ServeQuestion
-from daemon.planner.states import found_silent
-from daemon.planner.world import Desired, ProbeFact
-from daemon.ready import Prober
 from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.record import end_deletion
-from daemon.sampled import Shown, startup_s
+from daemon.sampled import Shown
 from daemon.settings import Settings, monotonic, wall_clock
 from daemon.ssh import Road, Roads
 from daemon.store import Store
-from daemon.store.rows import Change, StoredInstance
+from daemon.store.rows import Change
 from daemon.strays import Strays
-from daemon.verbs import Asks
 from daemon.workqueue import WorkQueue
 
 log = structlog.get_logger("stoker")
@@ -74,9 +69,11 @@ class Controller:
         self._queue: WorkQueue[str] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._fence: Fence | None = None
-        self._watches = Watches(watch_limits(settings), Seams(self.poke, self._spawn, self._say, dice, clock))
+        seams = Seams(self.poke, self._spawn, self._say, dice, clock)
+        self._watches = Watches(watch_limits(settings), seams)
         self.strays = Strays(store, self._memories.get, self.poke, clock, wall)
         self.metrics = Metrics(self._sample)
+        self._inquiries = Inquiries(store, self.metrics, wall, seams)
         store.time_writes(clock, self.metrics.wrote)
 
     async def run(self) -> None:
@@ -262,8 +259,8 @@ class Controller:
         self.metrics.reconciles.labels("ok").inc()
         queue.forget(name)
         queue.add_after(name, period if done.wake_in_s is None else min(done.wake_in_s, period))
-        if done.road is not None:
-            self._ask_engines(name, memory, done, done.road)
+        if done.road is not None and self._group is not None:
+            self._inquiries.start(name, memory, done, done.road)
 
     async def _say_failed(self, name: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
@@ -285,19 +282,6 @@ class Controller:
         self._watches.forget(name)
         self._roads.forget(name)
 
-    def _ask_engines(self, name: str, memory: HostMemory, done: Pass, road: Asks) -> None:
-        """Start the probes this pass wants; one for each instance and stray at a time."""
-        prober = Prober(road)
-        by_unit = {desired.unit: desired for desired in done.world.desired}
-        for wanted in done.plan.probes:
-            if wanted.unit not in memory.probing and self._group is not None:
-                memory.probing.add(wanted.unit)
-                self._spawn(name, self._generate(name, memory, prober, by_unit[wanted.unit], wanted.invocation))
-        for question in done.plan.questions:
-            if question.process not in memory.asking:
-                memory.asking.add(question.process)
-                self._spawn(name, self._ask_serves(name, memory, prober, question))
-
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         if self._group is None:
             work.close()
@@ -311,74 +295,6 @@ class Controller:
         except Exception as error:
             log.exception("probe or watch failed", host=name)
             await self._say_failed(name, error)
-
-    async def _generate(self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str) -> None:
-        """One generation as a task of its own; its result is a fact for the next pass."""
-        try:
-            ok, reason, message = await prober.generate(desired, invocation)
-            before = memory.probes.get(desired.unit)
-            same = before is not None and before.invocation == invocation
-            failures = 0 if ok else (before.failures if same and before is not None else 0) + 1
-            fact = memory.probes[desired.unit] = ProbeFact(invocation, self._clock(), ok, reason, message, failures)
-            if ok or found_silent(fact):
-                await self._note_silent(name, desired, "" if ok else invocation)
-            if ok:
-                await self._note_ready(name, memory, desired, invocation)
-            self.poke(name)
-            if ok:
-                await self._ask_effective(name, memory, prober, desired, invocation)
-        except StokerError as error:
-            log.warning("probe not recorded", host=name, unit=desired.unit, error=str(error))
-        finally:
-            memory.probing.discard(desired.unit)
-
-    async def _ask_effective(
-        self, name: str, memory: HostMemory, prober: Prober, desired: Desired, invocation: str
-    ) -> None:
-        """Once for each invocation that generated: what its engine says is in effect."""
-        known = memory.effective.get(desired.unit)
-        if known is None or known.invocation != invocation or known.ask_again:
-            fact = await prober.effective(desired, invocation)
-            if fact is not None:
-                memory.effective[desired.unit] = fact
-                self.poke(name)
-
-    async def _note_silent(self, name: str, desired: Desired, invocation: str) -> None:
-        """Which invocation does not generate any more: the next daemon does not take its last generation for life."""
-        one = desired.declared
-
-        def silent(row: StoredInstance) -> StoredInstance:
-            return row if row.extra.get("silent", "") == invocation else row.noting(silent=invocation)
-
-        await self._store.change_instance(one.spec_uid, one.role, name, silent)
-
-    async def _note_ready(self, name: str, memory: HostMemory, desired: Desired, invocation: str) -> None:
-        """Store the generation with its invocation, and close the recovery that it ends."""
-        since = memory.down_since.pop(desired.unit, None)
-        if since is not None:
-            self.metrics.recovery_seconds.observe(self._clock() - since)
-        one = desired.declared
-        now = self._wall()
-
-        def ready(row: StoredInstance) -> StoredInstance:
-            if row.ready_invocation_id == invocation:
-                return row
-            return replace(row, ready_invocation_id=invocation, ready_generation=one.generation, ready_at=now)
-
-        if await self._store.change_instance(one.spec_uid, one.role, name, ready):
-            took_s = startup_s(memory, desired.unit, invocation, self._clock())
-            if took_s is not None:
-                memory.startup_s[desired.unit] = took_s
-                self.metrics.startup_seconds.observe(took_s)
-
-    async def _ask_serves(self, name: str, memory: HostMemory, prober: Prober, question: ServeQuestion) -> None:
-        try:
-            serves = await prober.serves(question.ports, question.patience_s)
-            if serves is not None:  # else it is asked again by a later pass: not at once, which might go on for ever
-                memory.note_serves(question, serves, self._clock())
-                self.poke(name)
-        finally:
-            memory.asking.discard(question.process)
 
     def _sample(self) -> Sample:
         queue = self._queue

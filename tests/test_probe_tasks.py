@@ -124,7 +124,7 @@ async def test_the_next_daemon_knows_who_did_not_generate_any_more(
         await store.change_instance(uid, "server", "a", lambda one: one, new=row)
         controller, memory, prober = Controller(store, Settings(data=tmp_path)), HostMemory(), Says(*verdicts)
         for _ in verdicts:
-            await controller._generate("a", memory, prober, desired, INVOCATION)
+            await controller._inquiries.generate("a", memory, prober, desired, INVOCATION)
         (found,) = await store.instances("a", uid)
     record = record_of(found)
     assert record.ready_invocation == INVOCATION
@@ -263,7 +263,7 @@ async def test_an_answer_makes_a_look_at_once_and_none_makes_no_loop(
         controller._queue = WorkQueue(asyncio.get_running_loop(), lambda: 0.5)
         memory = HostMemory(strays={stray: StrayFact(0.0)}, asking={stray})
         question = ServeQuestion(stray, (9000,), marked=True)
-        await controller._ask_serves("a", memory, Prober(Port(*listening)), question)
+        await controller._inquiries.ask_serves("a", memory, Prober(Port(*listening)), question)
         assert len(controller._queue) == looks
         assert memory.asking == set()
         assert memory.strays[stray].serves is (True if looks else None)
