@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -246,6 +246,32 @@ def test_listener_on_a_needed_port_is_seen_with_its_pid(box: Box) -> None:
     assert isinstance(listeners, Unknown) or [
         (found.address, found.port) for found in listeners if os.getpid() in found.pids and found.port == port
     ] == [("127.0.0.1", port)]
+
+
+def test_hostile_names_of_open_files_make_nobody_a_listener_or_a_holder(box: Box) -> None:
+    """Names that look like another line of the scan, or like a socket or a device once something is cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        inode, port = os.fstat(server.fileno()).st_ino, server.getsockname()[1]
+        device = box.path("dev/nvidia0")
+        names = [
+            f"x\n/proc/1/fd socket:[{inode}]",
+            f" socket:[{inode}]",
+            f"y\nsocket:[{inode}]",
+            f"z\n/proc/1/fd {device}",
+        ]
+        paths = [box.path("odd") / name for name in names]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        with ExitStack() as stack:
+            fds = [stack.enter_context(path.open("rb")).fileno() for path in paths]
+            process = stack.enter_context(subprocess.Popen(["sleep", "60"], pass_fds=fds))
+            seen = look(box, f"port {port}")
+            process.kill()
+    if readable():
+        assert not isinstance(seen.listeners, Unknown)
+        assert {pid for found in seen.listeners if found.port == port for pid in found.pids} == {os.getpid()}
+        assert not [one.id.pid for one in known(seen.processes).values() if one.nvidia_open]
 
 
 def test_units_are_shown_loaded_and_read_from_disk(box: Box) -> None:
