@@ -196,6 +196,21 @@ scan_sessions() {
 # shellcheck disable=SC2016
 CHOOSE='
 function port_of(hex,  i, n) { n = 0; for (i = 1; i <= 4; i++) n = n * 16 + index("0123456789ABCDEF", substr(hex, i, 1)) - 1; return n }
+function words(text,  g, d, i, k, n, tail, hex) { # an address of ss as /proc/net/tcp writes it: words of 32 bits, little-endian
+    if (text == "*") text = "[::]"
+    gsub(/[][]|%.*$/, "", text)
+    if ((n = match(text, /[0-9]+[.][0-9.]+$/))) { split(substr(text, n), d, ".")
+        if (n == 1) return sprintf("%02X%02X%02X%02X", d[4], d[3], d[2], d[1])
+        text = substr(text, 1, n - 1) sprintf("%02x%02x:%02x%02x", d[1], d[2], d[3], d[4]) }
+    if ((n = index(text, "::"))) { tail = substr(text, n + 2); k = tail == "" ? 0 : split(tail, d, ":")
+        for (i = 1; i <= 8; i++) g[i] = 0
+        for (i = 1; i <= k; i++) g[8 - k + i] = d[i]
+        k = n == 1 ? 0 : split(substr(text, 1, n - 1), d, ":")
+        for (i = 1; i <= k; i++) g[i] = d[i] }
+    else split(text, g, ":")
+    for (i = 1; i <= 8; i++) g[i] = substr("000" g[i], length(g[i]))
+    for (i = 1; i <= 8; i += 2) hex = hex substr(g[i + 1], 3) substr(g[i + 1], 1, 2) substr(g[i], 3) substr(g[i], 1, 2)
+    return toupper(hex) }
 function ended(p,  f, text, a) { # since it was listed: one that ends has no address space, and its files are closed to all but root
     f = "/proc/" p "/stat"
     if ((getline text < f) <= 0) return 1
@@ -213,6 +228,10 @@ mode == "groups" { split($0, a, "/"); pid = a[3]; sub(/^[^:]*:/, ""); sub(/ \(de
     if (/^0::/ || /^[0-9]+:name=systemd:/) { k = split($0, a, "/"); for (i = 2; i <= k; i++) if (a[i] in wanted) seed[pid] = 1 }
     next }
 mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
+mode == "net" && $1 == "LISTEN" { # of ss; what it says of the cgroup, which anybody may name, comes after the inode
+    if (!match($0, / ino:[0-9]+ /)) next
+    ino = substr($0, RSTART + 5, RLENGTH - 6); n = match($4, /:[0-9]+$/)
+    lport[ino] = substr($4, n + 1) + 0; laddr[ino] = words(substr($4, 1, n - 1)); lorder[++ln] = ino; next }
 mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
 mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) {
         if ($0 ~ /Permission denied$/ && match($0, /\/proc\/[0-9]+\/fd/)) denied[substr($0, RSTART + 6, RLENGTH - 9)] = $0
@@ -369,12 +388,20 @@ ask_systemd() { # adds to $jobs
     fi
 }
 
-read_files() { # texts of units, sockets, sessions, and the small files
+read_texts() {
+    code=0
     # shellcheck disable=SC2086
     [ -z "$texts" ] || quick texts grep -azHZ '' $texts
-    [ -n "$texts" ] && [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
+    [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
+}
+
+read_files() { # texts of units, sockets, sessions, and the small files
+    read_texts
+    # The kernel goes through its table of connections for each of the two files; of ss it is asked for what listens alone.
+    code=127
+    ! command -v ss >/dev/null || quick net ss -Hltne
     # shellcheck disable=SC2046
-    quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
+    [ "$code" = 0 ] || quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
     scan_sessions
     [ -e "$T/leaders" ] || : >"$T/leaders"
     one_file hold "$HOLD"
@@ -409,6 +436,10 @@ observe() {
     read_files
     # shellcheck disable=SC2086
     wait $jobs ${gpus_job:-} ${apps_job:-} ${health_job:-} $kernel_job
+    # A drop-in that came between is in what is loaded: it must not look like one that lies where nobody listed it.
+    listed=$texts
+    others_dropins
+    [ "$texts" = "$listed" ] || read_texts
     kept_health
     kept_kernel
     [ -e "$T/apps" ] || : >"$T/apps"

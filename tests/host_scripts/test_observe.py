@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from daemon import host
 from daemon.domain.observation import Fence, Observation, Process, Unknown
 from daemon.domain.status import Reason
 from daemon.probes.report import parse_observation
+from daemon.probes.socket import parse_listeners
 from tests.host_scripts.conftest import BOOT_ID, Box, said
 from tests.probes.reference import show, uuid
 
@@ -246,6 +248,58 @@ def test_listener_on_a_needed_port_is_seen_with_its_pid(box: Box) -> None:
     assert isinstance(listeners, Unknown) or [
         (found.address, found.port) for found in listeners if os.getpid() in found.pids and found.port == port
     ] == [("127.0.0.1", port)]
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "0.0.0.0"),
+        ("192.168.103.7%eth0", "192.168.103.7"),
+        ("*", "::"),
+        ("[::]", "::"),
+        ("[::1]", "::1"),
+        ("[fe80::1:20ff:fe0a:b]%eth0", "fe80::1:20ff:fe0a:b"),
+        ("[2001:db8:1:2:3:4:5:60]", "2001:db8:1:2:3:4:5:60"),
+        ("[2001:db8::]", "2001:db8::"),
+        ("[::ffff:10.1.2.200]", "::ffff:10.1.2.200"),
+    ],
+)
+def test_addresses_as_ss_prints_them(box: Box, told: str, address: str) -> None:
+    """Lines as of iproute2 6.1: a cgroup's name, which anybody may choose, is no inode."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        inode, port = os.fstat(server.fileno()).st_ino, server.getsockname()[1]
+        line = f"LISTEN 0 128 {told}:{port} 0.0.0.0:* uid:1000 ino:{inode} sk:47c cgroup:/x ino:7 <->"
+        box.tool("ss", f"#!/bin/sh\necho '{line}'\n")
+        answer = box.ask("observe", "limit-ms 5000", f"port {port}")
+    found = parse_listeners(answer.sections["sockets"].text)
+    assert [(one.address, one.port) for one in found if os.getpid() in one.pids] == [(str(ip_address(address)), port)]
+
+
+def test_listeners_are_the_same_with_ss_and_without(box: Box) -> None:
+    def listening() -> set[tuple[str, int]]:
+        answer = box.ask("observe", "limit-ms 5000", *(f"port {port}" for port in ports))
+        found = parse_listeners(answer.sections["sockets"].text)
+        return {(one.address, one.port) for one in found if os.getpid() in one.pids}
+
+    with ExitStack() as stack:
+        bound = [("127.0.0.1", socket.AF_INET), ("0.0.0.0", socket.AF_INET)]
+        if socket.has_dualstack_ipv6():
+            bound += [("::1", socket.AF_INET6), ("::", socket.AF_INET6)]
+        servers = [stack.enter_context(socket.create_server((at, 0), family=family)) for at, family in bound]
+        ports = [server.getsockname()[1] for server in servers]
+        with_ss = listening()
+        box.tool("ss", "#!/bin/sh\nexit 1\n")
+        assert listening() == with_ss == {(at, port) for (at, _), port in zip(bound, ports, strict=True)}
+
+
+def test_a_dropin_that_comes_during_the_look_is_listed_when_what_is_loaded_may_have_it(box: Box) -> None:
+    box.path(f"units/{UNIT}").write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+    file = box.path(f"units/{UNIT}.d/late.conf")
+    box.tool("busctl", f"#!/bin/sh\nmkdir -p {file.parent}\necho '[Service]' >{file}\nexit 1\n")
+    answer = box.ask("observe", "limit-ms 5000")
+    assert said(answer, "dropins") == [f"{UNIT} {file}"]
+    assert f"{file}\0[Service]\n" in answer.sections["texts"].text
 
 
 def test_hostile_names_of_open_files_make_nobody_a_listener_or_a_holder(box: Box) -> None:
