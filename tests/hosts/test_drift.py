@@ -36,6 +36,11 @@ def settled(daemon: Daemon) -> None:
     daemon.wait(same, "no drift", 30, "m")
 
 
+def set_aside(daemon: Daemon) -> int:
+    """How often a drop-in of m was set aside, as the events say."""
+    return sum(e["count"] for e in daemon.events("m") if e["action"] == "set-aside")
+
+
 def told(daemon: Daemon, layer: str, field: str) -> int:
     """How often an event named that layer and field as differing."""
     row = re.compile(rf"(?:: |; ){re.escape(f'{layer} {field}')}: ")
@@ -240,6 +245,8 @@ def test_a_dropin_put_back_again_and_again_is_contested_and_left_alone_also_by_t
         host.write(DROPIN, text)
         host.sh("systemctl daemon-reload")
         host.wait_until(f"[ ! -e {DROPIN} ] && [ $(ls {ASIDE} | wc -l) = {turn + 1} ]")
+        # What a daemon did not live to count is no turn; it tells of it once it has counted it.
+        daemon.wait(lambda done=turn + 1: set_aside(daemon) == done, "told as done", 20, "m")
         settled(daemon)
         if turn == 1:
             daemon.kill()
