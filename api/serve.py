@@ -17,6 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    # Where rich is there structlog imports it, for tracebacks that are not wanted: 4 MiB that would stay.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+
 import structlog
 import uvicorn
 import uvloop
