@@ -17,7 +17,7 @@ from daemon.domain.errors import NotFound
 from daemon.domain.observation import Identity, Observation, Unknown
 from daemon.domain.status import Condition, Drift, Event, Reason
 from daemon.execute import Done
-from daemon.planner.conditions import host_conditions, spec_conditions
+from daemon.planner.conditions import host_conditions, observed_generation, spec_conditions
 from daemon.planner.plan import Plan
 from daemon.planner.states import InstanceState, instance_state, retired_state, unplaced_state
 from daemon.planner.strays import judged
@@ -166,9 +166,10 @@ async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
         return
     rows = await store.instances(spec_uid=uid)
     states = [state_from_json(row.extra["state"]) for row in rows if "state" in row.extra]
-    conditions = spec_conditions(spec.generation, states, deleting=spec.deleted_at is not None)
+    observed = observed_generation(spec.generation, states)
+    conditions = spec_conditions(observed, states, deleting=spec.deleted_at is not None)
     status: JsonObject = {
-        "observedGeneration": spec.generation,
+        "observedGeneration": observed,
         "instances": [row.extra["state"] for row in rows if "state" in row.extra],
     }
     await store.put_status("ServingSpec", uid, status, conditions, now)

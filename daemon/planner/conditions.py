@@ -74,6 +74,14 @@ _STALLED = frozenset(
         Reason.BUDGET_EXHAUSTED,
     }
 )
+
+
+def observed_generation(generation: int, states: Sequence[InstanceState]) -> int:
+    """Of which generation the conditions speak: what still serves, or is stalled, as an earlier one proves nothing of
+    this one, which may have been declared while a pass over its host went on."""
+    return min([generation, *(s.generation for s in states if s.ready == "True" or s.reason in _STALLED)])
+
+
 _MOVING = frozenset(
     {
         Reason.STARTING,

@@ -11,7 +11,7 @@ import pytest
 from daemon.domain.host import HostSpec
 from daemon.domain.observation import Observation, Unit, UnitFile, Unknown
 from daemon.domain.status import Condition, Drift, Reason, Truth
-from daemon.planner.conditions import host_conditions, spec_conditions
+from daemon.planner.conditions import host_conditions, observed_generation, spec_conditions
 from daemon.planner.plan import decide
 from daemon.planner.states import InstanceState, retired_state, unplaced_state
 from daemon.planner.world import Record, Retired, Unplaced, World
@@ -205,3 +205,12 @@ def test_an_unknown_section_never_reads_as_clean(section: str) -> None:
     world = settled()
     look = replace(cast(Observation, world.observation), **{section: Unknown(Reason.TRUNCATED)})  # type: ignore[arg-type]
     assert host(replace(world, observation=look))["Clean"].status == "Unknown"
+
+
+def test_what_serves_as_an_earlier_generation_says_nothing_of_one_declared_meanwhile() -> None:
+    """A spec may change between the decision of a pass and its status: Ready then speaks of what was decided on."""
+    assert observed_generation(4, [GOOD]) == 3
+    assert observed_generation(3, [GOOD]) == 3
+    assert observed_generation(4, [state("False", Reason.INVALID_LAUNCH_ARGS)]) == 3
+    assert observed_generation(4, [state("False", Reason.STARTING)]) == 4
+    assert observed_generation(4, []) == 4
