@@ -44,7 +44,7 @@ async def declaration(store: Store, name: str) -> HostDeclaration | None:
     hosts = {h.name: HostSpec.model_validate(h.spec) for h in await store.list("Host")}
     declared: list[Declared] = []
     peers: dict[str, tuple[Peer, ...]] = {}
-    names = {spec.uid: spec.name for spec in specs}
+    known = {spec.uid: spec for spec in specs}
     told = {spec.uid for spec in specs if ServingSpec.model_validate(spec.spec).strays.kill == "report"}
     for stored in specs:
         if stored.deleted_at is None:
@@ -57,7 +57,7 @@ async def declaration(store: Store, name: str) -> HostDeclaration | None:
         object=host,
         spec=HostSpec.model_validate(host.spec),
         declared=tuple(declared),
-        retired=tuple(_retired(row, names, told) for row in gone if row.written_sha256),
+        retired=tuple(_retired(row, known.get(row.spec_uid), told) for row in gone if row.written_sha256),
         vanished=tuple(row for row in gone if not row.written_sha256),
         peers=peers,
         rows=rows,
@@ -102,8 +102,14 @@ def record_of(row: StoredInstance) -> Record:
     )
 
 
-def _retired(row: StoredInstance, names: dict[str, str], told: set[str]) -> Retired:
-    return Retired(names.get(row.spec_uid, row.spec_uid), row.spec_uid, record_of(row), row.spec_uid not in told)
+def _retired(row: StoredInstance, stored: StoredObject | None, told: set[str]) -> Retired:
+    return Retired(
+        spec_name=row.spec_uid if stored is None else stored.name,
+        spec_uid=row.spec_uid,
+        record=record_of(row),
+        clears=row.spec_uid not in told,
+        generation=0 if stored is None else stored.generation,
+    )
 
 
 def peers_of(spec: ServingSpec, hosts: Mapping[str, HostSpec]) -> Iterable[Peer]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from daemon.metrics import Metrics, Sample
 from daemon.planner.world import ProbeFact
 from daemon.reconcile import Limits, Pass, Reconciler
 from daemon.store import Store
+from daemon.store.rows import Correction
 from tests.box_road import BoxRoad
 from tests.planner.box import UUIDS, Box
 from tests.planner.driving import spec
@@ -88,9 +90,21 @@ class Stage:
         return condition.status if condition is not None else "none"
 
 
+class Overtaken(Store):
+    """Somebody declares something anew while a pass goes on: after it has read what is declared."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def corrections(self, *of: Any, **more: Any) -> tuple[Correction, ...]:
+        change, self.meanwhile = self.meanwhile, None
+        if change is not None:
+            await change()
+        return await super().corrections(*of, **more)
+
+
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with Store.open(tmp_path / "stoker.db") as store:
+    async with Overtaken.open(tmp_path / "stoker.db") as store:
         host = HostSpec.model_validate({"ssh": {"address": "192.0.2.1"}, "mode": "enforce"})
         await store.put("Host", "a", host.model_dump(mode="json"), actor="t", now=NOON)
         made = Stage(store, BoxRoad(Box()), await store.begin_run(NOON))
@@ -108,6 +122,34 @@ async def test_a_spec_becomes_a_unit_that_serves(stage: Stage) -> None:
     await stage.settle()
     assert stage.road.changes() == ["put-unit", "unit-enable", "unit-start"]
     assert await stage.ready() == "True"
+
+
+async def test_what_serves_is_not_said_to_be_ready_as_a_generation_that_was_declared_during_the_pass(
+    stage: Stage,
+) -> None:
+    """As long as no pass has judged by it: who waits for the new one would take the old process for it."""
+
+    async def said() -> tuple[str, int, int]:
+        found = await stage.store.get("ServingSpec", "m")
+        status = await stage.store.status("ServingSpec", found.uid)
+        condition = status.condition("Ready") if status is not None else None
+        assert status is not None
+        assert condition is not None
+        return condition.status, condition.observed_generation, status.status["observedGeneration"]
+
+    async def declare() -> None:
+        await stage.put(args={"context-length": 2048})
+
+    await stage.settle()
+    assert await said() == ("True", 1, 1)
+    assert isinstance(stage.store, Overtaken)
+    stage.store.meanwhile = declare
+    await stage.turn()
+    assert await said() == ("True", 1, 1)
+    await stage.turn()
+    assert await said() == ("False", 2, 2)
+    await stage.settle()
+    assert await said() == ("True", 2, 2)
 
 
 async def test_a_converged_host_with_moving_figures_writes_nothing(stage: Stage) -> None:

@@ -28,6 +28,7 @@ wanted_units() { # adds the unit files that carry our name to the units asked fo
         fi
     done >"$T/paths"
     mark paths 0
+    listed=''
     others_dropins
 }
 
@@ -36,18 +37,20 @@ plain() { # FILE: small, and without a NUL, which would end its text: else it is
     [ -n "$(find "$1" -prune -size -512)" ] && tr -d '\0' <"$1" | cmp -s - "$1"
 }
 
-others_dropins() { # lists the drop-ins in the units' own folders; their texts are read with the units'
+others_dropins() { # lists the drop-ins in the units' own folders, and later those that came since; their texts are read with the units'
     set +f
     for name in $units; do
         for folder in "$UNITS" $DROPINS; do
             [ ! -L "$folder/$name.d" ] || continue # shared with others: told by what it does, never emptied
             for file in "$folder/$name.d"/*.conf; do
+                case "$listed " in *" $file "*) continue ;; esac
                 [ -f "$file" ] && valid "${file##*/}" A-Za-z0-9:_.@- 200 && plain "$file" || continue
                 echo "$name $file"
+                listed="$listed $file"
                 case "$texts " in *" $file "*) ;; *) texts="$texts $file" ;; esac
             done
         done
-    done >"$T/dropins"
+    done >>"$T/dropins"
     set -f
     mark dropins 0
 }
@@ -436,10 +439,10 @@ observe() {
     read_files
     # shellcheck disable=SC2086
     wait $jobs ${gpus_job:-} ${apps_job:-} ${health_job:-} $kernel_job
-    # A drop-in that came between is in what is loaded: it must not look like one that lies where nobody listed it.
-    listed=$texts
+    # A drop-in that came or went meanwhile may be in what is loaded: it must not look like one that nobody could list.
+    read=$texts
     others_dropins
-    [ "$texts" = "$listed" ] || read_texts
+    [ "$texts" = "$read" ] || read_texts
     kept_health
     kept_kernel
     [ -e "$T/apps" ] || : >"$T/apps"

@@ -53,6 +53,12 @@ def spec_conditions(
     return tuple(made)
 
 
+def observed_generation(generation: int, states: Sequence[InstanceState]) -> int:
+    """Of which generation the conditions speak: the oldest that an instance was last judged by. A spec may be declared
+    anew while a pass over one of its hosts goes on, and what is told of the one before proves nothing of that."""
+    return min([generation, *(state.generation for state in states)])
+
+
 def _degraded(states: Sequence[InstanceState]) -> tuple[Truth, Reason, str]:
     """Whether something that runs is not as it should be, though it may serve."""
     bad = next((s for s in states if s.degraded), None)
@@ -74,14 +80,6 @@ _STALLED = frozenset(
         Reason.BUDGET_EXHAUSTED,
     }
 )
-
-
-def observed_generation(generation: int, states: Sequence[InstanceState]) -> int:
-    """Of which generation the conditions speak: what still serves, or is stalled, as an earlier one proves nothing of
-    this one, which may have been declared while a pass over its host went on."""
-    return min([generation, *(s.generation for s in states if s.ready == "True" or s.reason in _STALLED)])
-
-
 _MOVING = frozenset(
     {
         Reason.STARTING,

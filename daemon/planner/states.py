@@ -74,7 +74,8 @@ def retired_state(retired: Retired, before: InstanceState, world: World) -> Inst
         reason, text = Reason.UNIT_MASKED, f"{unit.name} is masked by a person; it is removed once it is unmasked"
     else:
         reason, text = Reason.TERMINATING, f"{retired.record.unit} is being stopped and removed"
-    return replace(before, ready="False", reason=reason, message=text, loaded="False", available="Unknown", drift=())
+    told = replace(before, generation=max(before.generation, retired.generation), reason=reason, message=text)
+    return replace(told, ready="False", loaded="False", available="Unknown", drift=())
 
 
 def _ready(

@@ -92,6 +92,7 @@ class Retired:
     spec_uid: str
     record: Record
     clears: bool = True  # false: its spec says `strays: {kill: report}`
+    generation: int = 0  # of the spec that takes it away
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,13 +293,16 @@ def test_listeners_are_the_same_with_ss_and_without(box: Box) -> None:
         assert listening() == with_ss == {(at, port) for (at, _), port in zip(bound, ports, strict=True)}
 
 
-def test_a_dropin_that_comes_during_the_look_is_listed_when_what_is_loaded_may_have_it(box: Box) -> None:
+def test_a_dropin_that_comes_or_goes_during_the_look_is_listed_since_what_is_loaded_may_have_it(box: Box) -> None:
     box.path(f"units/{UNIT}").write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
-    file = box.path(f"units/{UNIT}.d/late.conf")
-    box.tool("busctl", f"#!/bin/sh\nmkdir -p {file.parent}\necho '[Service]' >{file}\nexit 1\n")
+    folder = box.path(f"units/{UNIT}.d")
+    late, early = folder / "late.conf", folder / "early.conf"
+    folder.mkdir()
+    early.write_text("[Unit]\n")
+    box.tool("busctl", f"#!/bin/sh\necho '[Service]' >{late}\nrm -f {early}\nexit 1\n")
     answer = box.ask("observe", "limit-ms 5000")
-    assert said(answer, "dropins") == [f"{UNIT} {file}"]
-    assert f"{file}\0[Service]\n" in answer.sections["texts"].text
+    assert said(answer, "dropins") == [f"{UNIT} {early}", f"{UNIT} {late}"]
+    assert f"{late}\0[Service]\n" in answer.sections["texts"].text
 
 
 def test_hostile_names_of_open_files_make_nobody_a_listener_or_a_holder(box: Box) -> None:

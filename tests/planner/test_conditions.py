@@ -207,10 +207,15 @@ def test_an_unknown_section_never_reads_as_clean(section: str) -> None:
     assert host(replace(world, observation=look))["Clean"].status == "Unknown"
 
 
-def test_what_serves_as_an_earlier_generation_says_nothing_of_one_declared_meanwhile() -> None:
+def test_conditions_speak_of_the_oldest_generation_that_an_instance_was_judged_by() -> None:
     """A spec may change between the decision of a pass and its status: Ready then speaks of what was decided on."""
     assert observed_generation(4, [GOOD]) == 3
     assert observed_generation(3, [GOOD]) == 3
-    assert observed_generation(4, [state("False", Reason.INVALID_LAUNCH_ARGS)]) == 3
-    assert observed_generation(4, [state("False", Reason.STARTING)]) == 4
+    assert observed_generation(4, [replace(GOOD, generation=4), state("False", Reason.INVALID_LAUNCH_ARGS)]) == 3
     assert observed_generation(4, []) == 4
+
+
+def test_an_instance_that_is_taken_away_does_not_hold_back_the_generation_that_takes_it_away() -> None:
+    retired = Retired("m", "uid-m", Record(UNIT, f"/etc/systemd/system/{UNIT}"), generation=4)
+    for look in (settled(), replace(settled(), observation=Unknown(Reason.CONNECT_TIMEOUT, "refused"))):
+        assert observed_generation(4, [retired_state(retired, GOOD, look)]) == 4
