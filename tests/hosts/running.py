@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 from harness import TestHost
+from harness.host import BUSY
 
 ROOT = Path(__file__).parents[2]
 UP_S = 20.0
@@ -139,7 +140,7 @@ class Daemon:
         return self.condition("spec", name, "Ready")
 
     def wait(self, met: Callable[[], bool], what: str, timeout_s: float, spec: str | None = None) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + BUSY * timeout_s
         while not met():
             if time.monotonic() > deadline:
                 told = [what, "did not come"]

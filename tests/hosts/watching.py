@@ -125,7 +125,7 @@ async def ear(host: TestHost, *, user: str = "root", manners: Manners | None = N
             await roads.close()
 
 
-async def until(true: Callable[[], bool], timeout_s: float = 20) -> None:
+async def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not true():
             await asyncio.sleep(0.005)
