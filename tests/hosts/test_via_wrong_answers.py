@@ -85,7 +85,7 @@ def test_a_server_on_the_same_port_outside_makes_nothing_ready(
     daemon: Daemon, pve: TestHost, inside: Nested, tell: Callable[..., None]
 ) -> None:
     impostor(pve)
-    declared = spec(readiness={"period": "1s", "timeout": "1s"})
+    declared = spec(readiness={"period": "1s", "timeout": "1s"}, stop={"timeout": "3s"})  # what hangs holds a stop up
     inside.write(FAULTS, json.dumps(FAULTY["still loading"]).encode())
     daemon.put_host("ct", pve, period="1s", **VIA)
     daemon.put_spec("m", declared)
