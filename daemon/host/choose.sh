@@ -6,8 +6,8 @@
 CHOOSE='
 function port_of(hex,  i, n) { n = 0; for (i = 1; i <= 4; i++) n = n * 16 + index("0123456789ABCDEF", substr(hex, i, 1)) - 1; return n }
 function words(text,  g, d, i, k, n, tail, hex) { # an address of ss as /proc/net/tcp writes it: words of 32 bits, little-endian
-    if (text == "*") text = "[::]"
     gsub(/[][]|%.*$/, "", text)
+    if (text == "*") text = "::"
     if ((n = match(text, /[0-9]+[.][0-9.]+$/))) { split(substr(text, n), d, ".")
         if (n == 1) return sprintf("%02X%02X%02X%02X", d[4], d[3], d[2], d[1])
         text = substr(text, 1, n - 1) sprintf("%02x%02x:%02x%02x", d[1], d[2], d[3], d[4]) }
@@ -20,6 +20,9 @@ function words(text,  g, d, i, k, n, tail, hex) { # an address of ss as /proc/ne
     for (i = 1; i <= 8; i++) g[i] = substr("000" g[i], length(g[i]))
     for (i = 1; i <= 8; i += 2) hex = hex substr(g[i + 1], 3) substr(g[i + 1], 1, 2) substr(g[i], 3) substr(g[i], 1, 2)
     return toupper(hex) }
+function listens(ino, port, address) { # told twice is one
+    if (!(ino in lport)) lorder[++ln] = ino
+    lport[ino] = port; laddr[ino] = address }
 function ended(p,  f, text, a) { # since it was listed: one that ends has no address space, and its files are closed to all but root
     f = "/proc/" p "/stat"
     if ((getline text < f) <= 0) return 1
@@ -38,10 +41,10 @@ mode == "groups" { split($0, a, "/"); pid = a[3]; sub(/^[^:]*:/, ""); sub(/ \(de
     next }
 mode == "leaders" { k = split($0, a, "/"); split(a[k], b, ":LEADER="); leader[b[1]] = b[2]; next }
 mode == "net" && $1 == "LISTEN" { # of ss; what it says of the cgroup, which anybody may name, comes after the inode
-    if (!match($0, / ino:[0-9]+ /)) next
+    if (!match($0, / ino:[1-9][0-9]* /)) next
     ino = substr($0, RSTART + 5, RLENGTH - 6); n = match($4, /:[0-9]+$/)
-    lport[ino] = substr($4, n + 1) + 0; laddr[ino] = words(substr($4, 1, n - 1)); lorder[++ln] = ino; next }
-mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); lport[$10] = port_of(a[2]); laddr[$10] = a[1]; lorder[++ln] = $10 } next }
+    listens(ino, substr($4, n + 1) + 0, words(substr($4, 1, n - 1))); next }
+mode == "net" { if ($4 == "0A" && $10 != "0") { split($2, a, ":"); listens($10, port_of(a[2]), a[1]) } next }
 mode == "err" { if ($0 !~ /No such (file or directory|process)$/ && $0 !~ /\/proc\/1\/fd/) {
         if ($0 ~ /Permission denied$/ && match($0, /\/proc\/[0-9]+\/fd/)) denied[substr($0, RSTART + 6, RLENGTH - 9)] = $0
         else bad = bad $0 "\n" } next }
@@ -98,6 +101,18 @@ ask_others() {
     mark others "$systemd_code"
     # shellcheck disable=SC2086
     [ -z "$others" ] || tool others systemctl show --no-pager -p Id,ActiveState,LoadState -- $others
+}
+
+ask_ss() { # section net; false when it is not known to be whole: ss says 0 also after the kernel's answer was lost on the way
+    command -v ss >/dev/null || return 1
+    quick net ss -Hltne
+    [ "$code" = 0 ] && [ -s "$T/net" ] || return 1
+    while read -r line || [ -n "$line" ]; do # it cannot name the cgroups of others, or deleted ones: they are not needed
+        case $line in *cgroup2*) ;; *) return 1 ;; esac
+    done <"$T/net.err"
+    while read -r line || [ -n "$line" ]; do
+        case $line in 'LISTEN '*' ino:'[0-9]*' '*) ;; *) return 1 ;; esac
+    done <"$T/net"
 }
 
 choose() { # sets $pids and $mains; sections nvfds, sockets and sessions come out beside them

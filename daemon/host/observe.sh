@@ -287,10 +287,8 @@ read_texts() {
 read_files() { # texts of units, sockets, sessions, and the small files
     read_texts
     # The kernel goes through its table of connections for each of the two files; of ss it is asked for what listens alone.
-    code=127
-    ! command -v ss >/dev/null || quick net ss -Hltne
     # shellcheck disable=SC2046
-    [ "$code" = 0 ] || quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
+    ask_ss || quick net cat /proc/net/tcp $([ ! -e /proc/net/tcp6 ] || echo /proc/net/tcp6)
     scan_sessions
     [ -e "$T/leaders" ] || : >"$T/leaders"
     one_file hold "$HOLD"

@@ -257,6 +257,7 @@ def test_listener_on_a_needed_port_is_seen_with_its_pid(box: Box) -> None:
         ("0.0.0.0", "0.0.0.0"),
         ("192.168.103.7%eth0", "192.168.103.7"),
         ("*", "::"),
+        ("*%eth0", "::"),
         ("[::]", "::"),
         ("[::1]", "::1"),
         ("[fe80::1:20ff:fe0a:b]%eth0", "fe80::1:20ff:fe0a:b"),
@@ -291,6 +292,46 @@ def test_listeners_are_the_same_with_ss_and_without(box: Box) -> None:
         with_ss = listening()
         box.tool("ss", "#!/bin/sh\nexit 1\n")
         assert listening() == with_ss == {(at, port) for (at, _), port in zip(bound, ports, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("says", "believed"),
+    [
+        ("Failed to open cgroup2 by ID", True),
+        ("netlink receive error Cannot allocate memory (12)", False),
+        ("Dump was interrupted and may be inconsistent.", False),
+    ],
+)
+def test_ss_that_complains_of_its_answer_is_not_believed_though_its_status_is_0(
+    box: Box, says: str, believed: bool
+) -> None:
+    """As iproute2 6.1 does after it lost what the kernel says of IPv6: whom it leaves out would pass for silent."""
+    with socket.create_server(("127.0.0.1", 0)) as told, socket.create_server(("127.0.0.1", 0)) as left_out:
+        inode, ports = os.fstat(told.fileno()).st_ino, [one.getsockname()[1] for one in (told, left_out)]
+        line = f"LISTEN 0 128 127.0.0.1:{ports[0]} 0.0.0.0:* ino:{inode} sk:47c <->"
+        box.tool("ss", f"#!/bin/sh\necho '{line}'\necho '{says}' >&2\n")
+        answer = box.ask("observe", "limit-ms 5000", *(f"port {port}" for port in ports))
+    found = parse_listeners(answer.sections["sockets"].text)
+    assert {one.port for one in found} == ({ports[0]} if believed else set(ports))
+
+
+@pytest.mark.parametrize("says", ["", "LISTEN 0 128 127.0.0.1:{port} 0.0.0.0:*", "LISTEN 0 128 127.0."])
+def test_ss_that_does_not_tell_of_each_listener_which_it_is_is_not_believed(box: Box, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        box.tool("ss", f"#!/bin/sh\nprintf '%s' '{says.format(port=port)}'\n")
+        answer = box.ask("observe", "limit-ms 5000", f"port {port}")
+    assert [one.port for one in parse_listeners(answer.sections["sockets"].text)] == [port]
+
+
+def test_a_listener_that_is_told_twice_is_one(box: Box) -> None:
+    """ss that loses the kernel's answer asks for all of it again, or reads /proc/net/tcp, without a word of that."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        inode, port = os.fstat(server.fileno()).st_ino, server.getsockname()[1]
+        line = f"LISTEN 0 128 127.0.0.1:{port} 0.0.0.0:* ino:{inode} sk:47c <->"
+        box.tool("ss", f"#!/bin/sh\necho '{line}'\necho '{line}'\n")
+        answer = box.ask("observe", "limit-ms 5000", f"port {port}")
+    assert [one.port for one in parse_listeners(answer.sections["sockets"].text)] == [port]
 
 
 def test_a_dropin_that_comes_or_goes_during_the_look_is_listed_since_what_is_loaded_may_have_it(box: Box) -> None:
