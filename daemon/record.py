@@ -15,11 +15,13 @@ from daemon.declared import HostDeclaration
 from daemon.domain.actions import Action, Signal, UnitVerb, kind_of
 from daemon.domain.errors import NotFound
 from daemon.domain.observation import Identity, Observation, Unknown
+from daemon.domain.spec import Role, ServingSpec
 from daemon.domain.status import Condition, Drift, Event, Reason
 from daemon.execute import Done
 from daemon.planner.conditions import host_conditions, observed_generation, spec_conditions
+from daemon.planner.desired import unit_name
 from daemon.planner.plan import Plan
-from daemon.planner.states import InstanceState, instance_state, retired_state, unplaced_state
+from daemon.planner.states import InstanceState, coming_state, instance_state, retired_state, unplaced_state
 from daemon.planner.strays import judged
 from daemon.planner.world import Declared, Desired, Retired, Unplaced, World
 from daemon.store import Store
@@ -165,7 +167,7 @@ async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
     if spec is None:
         return
     rows = await store.instances(spec_uid=uid)
-    states = [state_from_json(row.extra["state"]) for row in rows if "state" in row.extra]
+    states = await _counted(store, spec, [state_from_json(row.extra["state"]) for row in rows if "state" in row.extra])
     observed = observed_generation(spec.generation, states)
     conditions = spec_conditions(observed, states, deleting=spec.deleted_at is not None)
     status: JsonObject = {
@@ -173,6 +175,23 @@ async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
         "instances": [row.extra["state"] for row in rows if "state" in row.extra],
     }
     await store.put_status("ServingSpec", uid, status, conditions, now)
+
+
+async def _counted(store: Store, spec: StoredObject, told: list[InstanceState]) -> list[InstanceState]:
+    """Those that the conditions are made of: one for each place, also where no pass was yet, and those that are being
+    taken away; but not what was left on a host that is forgotten, since nobody will ever look at that again."""
+    if spec.deleted_at is not None:
+        return told
+    declared = ServingSpec.model_validate(spec.spec)
+    seats: dict[tuple[Role, str], str] = {}
+    for role in declared.role_names():
+        view = declared.role_view(role)
+        if view.placement is not None:
+            seats[role, view.placement.host] = unit_name(spec.name, role, view.unit)
+    counted = [s for s in told if (s.role, s.host) in seats or await store.find("Host", s.host) is not None]
+    for state in counted:
+        seats.pop((state.role, state.host), None)
+    return counted + [coming_state(unit, *seat, spec.generation) for seat, unit in seats.items()]
 
 
 async def _write_host(store: Store, declaration: HostDeclaration, world: World, plan: Plan, now: datetime) -> None:

@@ -17,10 +17,12 @@ from daemon.domain.observation import Fence
 from daemon.domain.status import Reason
 from daemon.memory import HostMemory
 from daemon.metrics import Metrics, Sample
+from daemon.planner.states import InstanceState
 from daemon.planner.world import ProbeFact
 from daemon.reconcile import Limits, Pass, Reconciler
+from daemon.record import state_json
 from daemon.store import Store
-from daemon.store.rows import Correction
+from daemon.store.rows import Correction, StoredInstance
 from tests.box_road import BoxRoad
 from tests.planner.box import UUIDS, Box
 from tests.planner.driving import spec
@@ -150,6 +152,47 @@ async def test_what_serves_is_not_said_to_be_ready_as_a_generation_that_was_decl
     assert await said() == ("False", 2, 2)
     await stage.settle()
     assert await said() == ("True", 2, 2)
+
+
+async def declare_host(stage: Stage, name: str) -> None:
+    host = HostSpec.model_validate({"ssh": {"address": "192.0.2.2"}, "mode": "enforce"})
+    await stage.store.put("Host", name, host.model_dump(mode="json"), actor="t", now=NOON)
+
+
+async def said_of(stage: Stage) -> tuple[str, str, int]:
+    found = await stage.store.get("ServingSpec", "m")
+    status = await stage.store.status("ServingSpec", found.uid)
+    ready = status.condition("Ready") if status is not None else None
+    assert ready is not None
+    return ready.status, str(ready.reason), ready.observed_generation
+
+
+async def test_a_spec_is_not_ready_before_the_host_of_each_of_its_instances_was_looked_at(stage: Stage) -> None:
+    """One role serves on a; of the other, which a new generation adds on b, nothing is known yet."""
+    await declare_host(stage, "b")
+    await stage.put(roles={"prefill": {"bootstrapPort": 8998}})
+    await stage.settle()
+    on_b = {"port": 30002, "placement": {"host": "b", "gpus": [0, 1]}}
+    await stage.put(roles={"prefill": {"bootstrapPort": 8998}, "decode": on_b})
+    await stage.settle()
+    assert await said_of(stage) == ("Unknown", "NotObservedYet", 3)
+
+
+async def test_what_is_left_on_a_forgotten_host_holds_back_neither_ready_nor_the_generation(stage: Stage) -> None:
+    """A person moves a spec off a host that is dead, and forgets that host: nobody will look at it again."""
+    await declare_host(stage, "b")
+    await stage.put(placement={"host": "b", "gpus": [0, 1]})
+    found = await stage.store.get("ServingSpec", "m")
+    state = InstanceState(UNIT, "server", "b", 2, "False", Reason.HOST_UNREACHABLE)
+    left = StoredInstance(found.uid, "server", "b", UNIT, f"/etc/systemd/system/{UNIT}", written_sha256="0" * 64)
+    await stage.store.put_instance(left.noting(state=state_json(state)))
+    await stage.put()
+    await stage.settle()
+    assert await said_of(stage) == ("False", "HostUnreachable", 2)
+    forgotten = await stage.store.delete("Host", "b", NOON)
+    await stage.store.finish_delete("Host", forgotten.uid, now=NOON)
+    await stage.settle()
+    assert await said_of(stage) == ("True", "Generated", 3)
 
 
 async def test_a_converged_host_with_moving_figures_writes_nothing(stage: Stage) -> None:

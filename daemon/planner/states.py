@@ -63,6 +63,12 @@ def unplaced_state(unplaced: Unplaced, world: World) -> InstanceState:
     )
 
 
+def coming_state(unit: str, role: Role, host: str, generation: int) -> InstanceState:
+    """The state of an instance that no pass over its host has judged yet."""
+    text = f"{host} has not been looked at for it yet"
+    return InstanceState(unit, role, host, generation, "Unknown", Reason.NOT_OBSERVED_YET, text)
+
+
 def retired_state(retired: Retired, before: InstanceState, world: World) -> InstanceState:
     """The state of an instance that is being taken away: what it waits for, if anything."""
     look = world.observation
