@@ -284,6 +284,14 @@ read_texts() {
     [ "$code" -gt 1 ] && mark texts "$code" || mark texts 0
 }
 
+add_texts() { # FILE…: since those that were read before may be gone
+    read -r before _ <"$T/texts.rc"
+    quick late grep -azHZ '' "$@"
+    cat "$T/late" >>"$T/texts"
+    [ "$code" -gt 1 ] || code=$before
+    mark texts "$code"
+}
+
 read_files() { # texts of units, sockets, sessions, and the small files
     read_texts
     # The kernel goes through its table of connections for each of the two files; of ss it is asked for what listens alone.
@@ -326,7 +334,8 @@ observe() {
     # A drop-in that came or went meanwhile may be in what is loaded: it must not look like one that nobody could list.
     read=$texts
     others_dropins
-    [ "$texts" = "$read" ] || read_texts
+    # shellcheck disable=SC2086
+    [ "$texts" = "$read" ] || add_texts ${texts#"$read"}
     kept_health
     kept_kernel
     [ -e "$T/apps" ] || : >"$T/apps"

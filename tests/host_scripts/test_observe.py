@@ -346,6 +346,19 @@ def test_a_dropin_that_comes_or_goes_during_the_look_is_listed_since_what_is_loa
     assert f"{late}\0[Service]\n" in answer.sections["texts"].text
 
 
+def test_a_dropin_that_is_renamed_during_the_look_leaves_what_was_read_of_the_others(box: Box) -> None:
+    unit, folder = box.path(f"units/{UNIT}"), box.path(f"units/{UNIT}.d")
+    unit.write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+    folder.mkdir()
+    early, late = folder / "early.conf", folder / "late.conf"
+    early.write_text("[Unit]\n")
+    read = f"until [ -e {box.path('run')}/call.*/texts.rc ]; do sleep 0.01; done"
+    box.tool("busctl", f"#!/bin/sh\n{read}\n[ ! -e {early} ] || mv {early} {late}\nexit 1\n")
+    texts = box.ask("observe", "limit-ms 5000").sections["texts"]
+    assert texts.exit_status == 0
+    assert texts.text == f"{unit}\0[Service]\nExecStart=/bin/true\n\0{early}\0[Unit]\n\0{late}\0[Unit]\n\0"
+
+
 def test_hostile_names_of_open_files_make_nobody_a_listener_or_a_holder(box: Box) -> None:
     """Names that look like another line of the scan, or like a socket or a device once something is cut off."""
     with socket.create_server(("127.0.0.1", 0)) as server:
