@@ -162,7 +162,12 @@ def _drift_turns(
 
 
 async def write_spec_status(store: Store, uid: str, now: datetime) -> None:
-    """Conditions of one spec out of all its instances on all hosts."""
+    """Conditions of one spec out of all its instances on all hosts, which are passed over side by side."""
+    async with store.telling(uid):
+        await _write_spec_status(store, uid, now)
+
+
+async def _write_spec_status(store: Store, uid: str, now: datetime) -> None:
     spec = await store.by_uid(uid)
     if spec is None:
         return

@@ -20,7 +20,7 @@ from daemon.metrics import Metrics, Sample
 from daemon.planner.states import InstanceState
 from daemon.planner.world import ProbeFact
 from daemon.reconcile import Limits, Pass, Reconciler
-from daemon.record import state_json
+from daemon.record import state_json, write_spec_status
 from daemon.store import Store
 from daemon.store.rows import Correction, StoredInstance
 from tests.box_road import BoxRoad
@@ -96,6 +96,13 @@ class Overtaken(Store):
     """Somebody declares something anew while a pass goes on: after it has read what is declared."""
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
+    between: Callable[[], Awaitable[None]] | None = None  # what a status is made of and that it is written
+
+    async def put_status(self, *what: Any, **more: Any) -> bool:
+        change, self.between = self.between, None
+        if change is not None:
+            await change()
+        return await super().put_status(*what, **more)
 
     async def corrections(self, *of: Any, **more: Any) -> tuple[Correction, ...]:
         change, self.meanwhile = self.meanwhile, None
@@ -176,6 +183,28 @@ async def test_a_spec_is_not_ready_before_the_host_of_each_of_its_instances_was_
     await stage.put(roles={"prefill": {"bootstrapPort": 8998}, "decode": on_b})
     await stage.settle()
     assert await said_of(stage) == ("Unknown", "NotObservedYet", 3)
+
+
+async def test_of_two_passes_the_later_word_on_a_spec_stands(stage: Stage) -> None:
+    """Passes over two hosts run side by side: one has read what a status is made of, the other writes a newer one."""
+    await stage.put(args={"context-length": 2048})
+    uid = (await stage.store.get("ServingSpec", "m")).uid
+    old = InstanceState(UNIT, "server", "a", 1, "True", Reason.GENERATED)
+    row = StoredInstance(uid, "server", "a", UNIT, f"/etc/systemd/system/{UNIT}").noting(state=state_json(old))
+    await stage.store.put_instance(row)
+    others: list[asyncio.Task[None]] = []
+
+    async def other_pass() -> None:
+        new = replace(old, generation=2, ready="False", reason=Reason.ARGV_MISMATCH)
+        await stage.store.put_instance(row.noting(state=state_json(new)))
+        others.append(asyncio.create_task(write_spec_status(stage.store, uid, NOON)))
+        await asyncio.wait(others, timeout=0.2)
+
+    assert isinstance(stage.store, Overtaken)
+    stage.store.between = other_pass
+    await write_spec_status(stage.store, uid, NOON)
+    await asyncio.gather(*others)
+    assert await said_of(stage) == ("False", "ArgvMismatch", 2)
 
 
 async def test_what_is_left_on_a_forgotten_host_holds_back_neither_ready_nor_the_generation(stage: Stage) -> None:

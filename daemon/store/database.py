@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, StatementError
@@ -57,6 +58,7 @@ class Database:
         self._turn = asyncio.Lock()
         self._reading = asyncio.Semaphore(READERS)
         self._listeners: set[Subscription] = set()
+        self._told: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
         self._timed: tuple[Callable[[], float], Callable[[float, list[str]], None]] | None = None
         self._listed: dict[Kind, tuple[int, tuple[StoredObject, ...]]] = {}  # by the version they were read at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -32,6 +33,10 @@ _ONE = _asked(objects.c.kind == bindparam("kind"), objects.c.uid == bindparam("u
 
 class Status(Database):
     """The part of `Store` that holds status and conditions."""
+
+    def telling(self, uid: str) -> asyncio.Lock:
+        """To be held from the reading of what a status is made of until it is written, or an older one may be last."""
+        return self._told.setdefault(uid, asyncio.Lock())
 
     async def put_status(
         self, kind: Kind, uid: str, status: JsonObject, said: Sequence[Condition], now: datetime
