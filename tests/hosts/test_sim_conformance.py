@@ -187,7 +187,7 @@ def failures(side: Side) -> None:
     side.on_unit("bad started", "start")
     side.until(SGLANG_UNIT, ("failed", "failed"))
     side.look("failed: exit 2")
-    side.ask("journal of the failure", "journal", ("unit", SGLANG_UNIT), ("lines", "4"))
+    side.ask("journal of the failure", "journal", ("unit", SGLANG_UNIT), ("lines", "3000"))
     side.hold_card(0, 2000)
     put(side, "good", good, bad)
     side.faults(load_s=0.5)
