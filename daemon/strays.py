@@ -185,7 +185,10 @@ def _ghosts(plan: Plan, look: Observation) -> list[JsonObject] | None:
 def _item(verdict: Verdict, look: Observation, memory: HostMemory, times: _Times) -> JsonObject:
     holder, process = verdict.holder, verdict.holder.process
     fact, asked = memory.strays.get(process.id), memory.asked.get(process.id)
-    stamps = {} if fact is None else {"firstSeen": fact.first_seen_s, "term": fact.term_at_s, "kill": fact.kill_at_s}
+    stamps: tuple[float | None, ...] = (None, None, None)  # the newest look may not show one of the plan any more
+    if fact is not None:
+        stamps = (fact.first_seen_s, fact.term_at_s, fact.kill_at_s)
+    first, term, kill = (None if at_s is None else times.of(at_s) for at_s in stamps)
     return {
         "pid": process.id.pid,
         "startTicks": process.id.start_ticks,
@@ -202,7 +205,9 @@ def _item(verdict: Verdict, look: Observation, memory: HostMemory, times: _Times
         "command": command_of(process, COMMAND_CHARS),
         "parent": _parent(process, look),
         "startedAt": times.started(process),
-        **{f"{name}At": None if at_s is None else times.of(at_s) for name, at_s in stamps.items()},
+        "firstSeenAt": first,
+        "termAt": term,
+        "killAt": kill,
         "verdict": str(verdict.reason),
         "detail": verdict.detail,
         "askedBy": None if asked is None else asked.by,

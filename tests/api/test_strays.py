@@ -110,6 +110,14 @@ async def test_ages_are_times_of_the_day(scene: Scene) -> None:
     )
 
 
+async def test_of_one_that_the_newest_look_did_not_show_the_times_are_null_and_not_left_out(scene: Scene) -> None:
+    """The list is of the plan, what is remembered of the look after it; who reads the list asks for each key."""
+    memory = scene.remember()
+    memory.strays.clear()
+    found = (await scene.items())[scene.orphan.pid]
+    assert [found[key] for key in ("firstSeenAt", "termAt", "killAt")] == [None] * 3
+
+
 @pytest.mark.parametrize("ticks", [10**15, 10**18])
 async def test_a_start_that_no_calendar_holds_is_no_reason_to_list_nothing(scene: Scene, ticks: int) -> None:
     scene.orphan.start = ticks
